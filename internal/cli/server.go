@@ -40,6 +40,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.SSHListen, "ssh-listen", "", "`address` for SSH clients, such as :2222, which log in with the keys of drowse ssh-keys: ssh -p 2222 ID@host (default: none)")
 	spanVar(f, &o.SSHKeepalive, "ssh-keepalive", 40*time.Second, "how often an SSH client is asked whether it is there; one that does not answer for so long is disconnected")
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
+	f.StringVar(&o.Store, "store", "", "`URL` of a PostgreSQL database that keeps the records, such as postgres://drowse@db.example.com/drowse (default: a file of SQLite in the state directory). At the first start with it, what is in that file is copied. Others on this machine can read a command line: give a password by PGPASSFILE, or set DROWSE_STORE")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	most, timeout, refresh := limitFlag{Duration: client.Never}, limitFlag{}, lifecycle.NoRefresh
@@ -170,6 +171,8 @@ func checkServe(o settings.Server) error {
 	switch {
 	case o.Domain != "" && !domainForm.MatchString(o.Domain):
 		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme or *", o.Domain)
+	case o.Store != "" && !strings.HasPrefix(o.Store, "postgres://") && !strings.HasPrefix(o.Store, "postgresql://"):
+		return usagef("--store: want a URL such as postgres://drowse@db.example.com/drowse") // what was given may have a password
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):

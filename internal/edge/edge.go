@@ -367,7 +367,7 @@ func (e *edge) refusal(id string, err error) *reply {
 	switch errdef.ClassOf(err) {
 	case errdef.NotFound, errdef.WrongState:
 		return gone(id, err)
-	case errdef.Unavailable, errdef.Unfit, errdef.Exhausted:
+	case errdef.Unavailable, errdef.Unfit, errdef.Exhausted, errdef.Fenced:
 	default:
 		e.log.Error("access failed", "sandbox", id, "err", err)
 		return gone(id, err)
@@ -378,7 +378,7 @@ func (e *edge) refusal(id string, err error) *reply {
 		a.retryAfter = 1
 	}
 	switch why.Class {
-	case errdef.Unavailable:
+	case errdef.Unavailable, errdef.Fenced:
 		e.log.Warn("sandbox not reachable", "sandbox", id, "err", err)
 	case errdef.Unfit: // no retry helps
 		e.log.Error("sandbox not reachable", "sandbox", id, "err", err)

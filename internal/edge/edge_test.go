@@ -407,6 +407,7 @@ func TestAnswers(t *testing.T) {
 		{name: "does not wake", err: errdef.New(errdef.Unavailable, "resume_failed", "it did not wake"), status: 503, message: "it did not wake", wait: "1", logged: "WARN"},
 		{name: "damaged", err: errdef.New(errdef.Unavailable, "checkpoint_damaged", "it is damaged"), status: 503, message: "it is damaged", logged: "WARN"},
 		{name: "no sandbox starts here", err: errdef.New(errdef.Unfit, "no_nftables", "no nftables"), status: 501, message: "no nftables", logged: "ERROR"},
+		{name: "another process has the server", err: store.ErrFenced("one"), status: 503, message: "another process", wait: "1", logged: "WARN"},
 		{name: "no room", err: errdef.New(errdef.Exhausted, "too_many_sandboxes", "too many"), status: 429, message: "too many", wait: "1"},
 		{name: "closed port", change: func(r *http.Request) { r.Header.Set(headerPort, "9") }, status: 502, message: "The sandbox is running but port is not open"},
 	} {

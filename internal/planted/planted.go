@@ -47,6 +47,8 @@ const (
 	ForgottenThaw Bug = "forgotten-thaw"
 	FleetingEnd   Bug = "fleeting-end"
 	DeafKill      Bug = "deaf-kill"
+
+	Unfenced Bug = "unfenced"
 )
 
 // Planted is a bug and the test that finds it.
@@ -101,6 +103,7 @@ func Catalogue() []Planted {
 		found(NoWatermark, "supervisor", "TestLittleSpace", "nobody looks how full the disk is"),
 		found(ForgottenThaw, "supervisor", "TestThawIsTriedAgain", "a runtime stays frozen after a pause that failed"),
 		{FleetingEnd, "a new deadline is kept in memory alone", "supervisor", "TestSimulation", []string{"-sim.seeds", "100"}},
+		found(Unfenced, "supervisor", "TestFenced", "a process writes although another has claimed its server"),
 		histories(DeafKill, "a kill during a resume is answered, and nothing is done"),
 	}
 }

@@ -28,7 +28,7 @@ func (w *witness) Failed(_ string, err error)  { w.failure = err }
 
 type world struct {
 	*Vault
-	st  *store.SQLite
+	st  *store.SQL
 	dir string
 }
 

@@ -200,8 +200,12 @@ func copyDatabase(ctx context.Context, dir string) (_ *os.File, found store.Insp
 		return nil, found, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	ref, err := recordsOf(ctx, dir)
+	if err != nil {
+		return nil, found, err
+	}
 	path := filepath.Join(tmp, "copy.db")
-	if err := store.Copy(ctx, databaseIn(dir), path); err != nil {
+	if err := store.Copy(ctx, ref, path); err != nil {
 		return nil, found, err
 	}
 	found, err = store.Inspect(ctx, path)
@@ -221,7 +225,7 @@ const databaseCopy = ".backup-"
 
 // notInBackup are names in a state directory that a server makes anew. So it does with
 // those that begin with a dot.
-var notInBackup = []string{"run", "lock", "backup.lock", "ballast", "imports", "url", "drowse.db-shm", "drowse.db-wal"}
+var notInBackup = []string{"run", "lock", "backup.lock", "ballast", "imports", "url", "drowse.db-shm", "drowse.db-wal", "drowse.db.before-postgres", "drowse.db.new"}
 
 // needs is what the records of a database need of a state directory.
 type needs struct {

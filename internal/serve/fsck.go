@@ -272,12 +272,8 @@ func (c *checker) evidence(ctx context.Context, sb store.Sandbox, damage []Fault
 	if len(damage) == 0 || !c.repair || len(c.u.records.Problems) > 0 {
 		return nil
 	}
-	st, err := store.Open(ctx, databaseIn(c.u.dir))
-	if err != nil {
-		return err
-	}
 	sb.Record.LastError = "fsck: " + damage[0].What
-	return errors.Join(st.Commit(ctx, sb, nil), st.Close())
+	return writeRecords(ctx, c.u.dir, func(st store.Store) error { return st.Commit(ctx, sb, nil) })
 }
 
 // unowned reports what nobody owns, and with repair removes what is due.

@@ -24,6 +24,17 @@ type health interface {
 	Check(ctx context.Context) error // why the server serves nobody; nil if it does
 }
 
+// awayFrom is the health of a server whose database is elsewhere: to start it again mends
+// nothing there, and those that run would lose their server.
+type awayFrom struct{ health }
+
+func (a awayFrom) Check(ctx context.Context) error {
+	if err := a.health.Check(ctx); errdef.CodeOf(err) != "store_unavailable" {
+		return err
+	}
+	return nil
+}
+
 // firstTrial ends, by being closed, when it is known whether a trial sandbox has started.
 // It is nil where none is made.
 type firstTrial chan struct{}

@@ -56,6 +56,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/supervisor/publish"
+	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/ui"
 	"github.com/drowse-dev/drowse/internal/version"
@@ -70,7 +71,8 @@ type Options struct {
 	Notices io.Writer // for what must be seen once, such as that there is a new key
 	Person  bool      // a person reads Notices, and nothing keeps them
 
-	first firstTrial // that of the start
+	first  firstTrial // that of the start
+	fenced func()     // called if another process has taken the place of this one
 }
 
 // defaults is what applies to a sandbox that does not say.
@@ -178,6 +180,9 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Trial {
 		o.first = make(firstTrial)
 	}
+	serving, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	o.fenced = func() { end(errFenced(o.StateDir)) }
 	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
 	if err != nil {
 		return err
@@ -185,8 +190,6 @@ func Run(ctx context.Context, o Options) (err error) {
 	if certificates.keep != nil { // an authority may want to see the server
 		closers.add(background(ctx, certificates.keep))
 	}
-	serving, end := context.WithCancelCause(ctx)
-	defer end(nil)
 	if o.Trial { // sandboxes that run are served meanwhile
 		closers.add(background(serving, func(ctx context.Context) {
 			defer close(o.first)
@@ -195,7 +198,11 @@ func Run(ctx context.Context, o Options) (err error) {
 			}
 		}))
 	}
-	err = serveUntil(serving, o.Log, ln, server, sup, o.first, tell)
+	var well health = sup
+	if o.Store != "" {
+		well = awayFrom{sup}
+	}
+	err = serveUntil(serving, o.Log, ln, server, well, o.first, tell)
 	if ctx.Err() == nil {
 		err = errors.Join(context.Cause(serving), err)
 	}
@@ -293,11 +300,10 @@ func lockDir(ctx context.Context, dir string) (unlock func() error, err error) {
 // assemble opens everything below the listener and returns what serves it. SSH
 // clients are served from here on, if there is a listener for them.
 func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener, certificates shown, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
-	st, err := store.Open(ctx, databaseIn(o.StateDir))
+	st, hold, err := openHeld(ctx, o, closers)
 	if err != nil {
 		return nil, nil, err
 	}
-	closers.add(st.Close)
 	keys, err := auth.Load(ctx, st)
 	if err != nil {
 		return nil, nil, err
@@ -316,7 +322,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	sup, publisher, err := supervise(ctx, o, st, keys, world, closers)
+	sup, publisher, err := supervise(ctx, o, st, hold, keys, world, closers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -508,7 +514,7 @@ func (o Options) share() []string {
 	return nil
 }
 
-func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, world outside.World, closers *cleanups) (*supervisor.Supervisor, *publish.Publisher, error) {
+func supervise(ctx context.Context, o Options, st store.Store, hold *tenancy, keys *auth.Keys, world outside.World, closers *cleanups) (*supervisor.Supervisor, *publish.Publisher, error) {
 	layers, err := layer.Open(o.StateDir)
 	if err != nil {
 		return nil, nil, err
@@ -570,12 +576,25 @@ func supervise(ctx context.Context, o Options, st store.Store, keys *auth.Keys, 
 		Limits: defaultLimits(most), MostLimits: most, Defaults: o.defaults(), Log: o.Log, MaxTimeout: o.MaxTimeout,
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, KeyLives: keys.Lives, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,
-		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced, LightSleep: o.lightSleep(),
+		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced, LightSleep: o.lightSleep(), Lease: hold.lease(), OnFenced: hold.tell(o.fenced),
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	closers.add(func() error { return stop(context.WithoutCancel(ctx), o, sup) })
+	closers.add(func() error {
+		after := context.WithoutCancel(ctx)
+		if hold.isOver() {
+			o.OnShutdown = "keep" // nothing can be recorded of a pause
+		}
+		err := stop(after, o, sup)
+		switch {
+		case hold.isOver():
+			err = errors.Join(err, tenure.End(after, driver, mounts))
+		case hold != nil:
+			hold.idle = !runsOn(after, driver)
+		}
+		return err
+	})
 	closers.add(background(ctx, func(ctx context.Context) { // last: it takes all cores for a moment
 		if err := template.LookAhead(ctx, templates); err != nil && ctx.Err() == nil {
 			o.Log.Warn("the host's directories could not be looked at", "err", err)
@@ -589,6 +608,12 @@ func (o Options) lightSleep() lightsleep.Options {
 	return lightsleep.Options{
 		Most: o.LightSleep, Memory: int64(o.LightSleepMiB) << 20, Floor: int64(o.LightFloorMiB) << 20, Log: o.Log,
 	}
+}
+
+// runsOn reports whether sandboxes have a runtime.
+func runsOn(ctx context.Context, driver runtime.Driver) bool {
+	ids, err := driver.List(ctx)
+	return err != nil || len(ids) > 0
 }
 
 // stop stops the supervisor, which nobody calls any more.

@@ -66,8 +66,33 @@ func beginUpkeep(ctx context.Context, dir string) (_ *upkeep, err error) {
 	if u.remains, err = drivers.Default().Remains(runtimesIn(dir)); err != nil {
 		return nil, err
 	}
-	u.records, err = store.Inspect(ctx, databaseIn(dir))
+	u.records, err = inspectRecords(ctx, dir)
 	return u, err
+}
+
+// inspectRecords reads the records of a state directory that no server uses. Those that are
+// in PostgreSQL are copied for that.
+func inspectRecords(ctx context.Context, dir string) (found store.Inspection, err error) {
+	e, err := readElsewhere(dir)
+	if err != nil {
+		return found, err
+	}
+	if e == nil {
+		return store.Inspect(ctx, databaseIn(dir))
+	}
+	if err := e.checkIdle(ctx, dir); err != nil {
+		return found, err
+	}
+	tmp, err := os.MkdirTemp(dir, databaseCopy)
+	if err != nil {
+		return found, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	path := filepath.Join(tmp, "copy.db")
+	if err := store.Copy(ctx, e.Store, path); err != nil {
+		return found, err
+	}
+	return store.Inspect(ctx, path)
 }
 
 // stateDirOf returns the real path of a directory that a server has used.

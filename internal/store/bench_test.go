@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"database/sql"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -10,25 +11,38 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/pgtest"
 )
 
 // BenchmarkCommit measures a commit of a record and two log entries and, in
 // turn with it, what it cannot beat: one upsert of the same record into a
 // table of two columns, just as durable.
 func BenchmarkCommit(b *testing.B) {
-	s := open(b, newPath(b))
-	sb := typical()
-	entries := lines(1, "", "")
+	b.Run("sqlite", func(b *testing.B) {
+		benchmarkCommit(b, open(b, newPath(b)), shellDB(b, newPath(b)+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)"), `VALUES (?, ?)`)
+	})
+	b.Run("postgres", func(b *testing.B) {
+		server := pgtest.Start(b)
+		plain, err := sql.Open("pgx", server.NewDatabase(b))
+		if err != nil {
+			b.Fatal(err)
+		}
+		plain.SetMaxOpenConns(1)
+		benchmarkCommit(b, connect(b, server.NewDatabase(b)), plain, `VALUES ($1, $2)`)
+	})
+}
 
-	plain := shellDB(b, newPath(b)+"?_pragma=journal_mode(WAL)&_pragma=synchronous(FULL)")
+func benchmarkCommit(b *testing.B, s store.Store, plain *sql.DB, values string) {
 	defer plain.Close()
 	if _, err := plain.Exec(`CREATE TABLE t (id TEXT PRIMARY KEY, data TEXT)`); err != nil {
 		b.Fatal(err)
 	}
-	upsert, err := plain.Prepare(`INSERT INTO t VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET data = excluded.data`)
+	upsert, err := plain.Prepare(`INSERT INTO t ` + values + ` ON CONFLICT (id) DO UPDATE SET data = excluded.data`)
 	if err != nil {
 		b.Fatal(err)
 	}
+	sb := typical()
+	entries := lines(1, "", "")
 
 	var commits, upserts []time.Duration
 	for b.Loop() {
@@ -62,9 +76,14 @@ func BenchmarkCommit(b *testing.B) {
 
 // BenchmarkCommitsAtOnce measures commits of many sandboxes at the same time.
 func BenchmarkCommitsAtOnce(b *testing.B) {
-	s := open(b, newPath(b))
+	b.Run("sqlite", func(b *testing.B) { benchmarkCommitsAtOnce(b, open(b, newPath(b))) })
+	b.Run("postgres", func(b *testing.B) { benchmarkCommitsAtOnce(b, connect(b, pgtest.Start(b).NewDatabase(b))) })
+}
+
+func benchmarkCommitsAtOnce(b *testing.B, s store.Store) {
 	entries := lines(1, "", "")
 	b.SetParallelism(16)
+	b.ResetTimer()
 	var n atomic.Int64
 	b.RunParallel(func(pb *testing.PB) {
 		sb := typical()

@@ -54,17 +54,18 @@ func ErrMade(id, key string) error {
 		WithRemedy("go on with that sandbox, or use another key for another one").With("sandbox", id)
 }
 
-// Refused reports whether a commit failed because of what the store holds, and not
-// because the store cannot write: the same commit would be refused again.
+// Refused reports whether a commit failed because of what the store holds, or of who
+// writes for the server, and not because the store cannot write: the same commit would be
+// refused again.
 func Refused(err error) bool {
 	switch errdef.ClassOf(err) {
-	case errdef.Exists, errdef.Conflict, errdef.Exhausted, errdef.NotFound:
+	case errdef.Exists, errdef.Conflict, errdef.Exhausted, errdef.NotFound, errdef.Fenced:
 		return true
 	}
 	return false
 }
 
-// claims are the columns of a record by which SQLite holds it to what is unique and
+// claims are the columns of a record by which the database holds it to what is unique and
 // counted, in their order. It takes so many bytes.
 func claims(sb Sandbox, bytes int) []any {
 	use := sb.Use()
@@ -98,8 +99,8 @@ const (
 		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 	updateSandbox = `
 		UPDATE sandboxes SET rev = rev + 1, version = ?, state = ?, created_at = ?, data = ?,
-			name = CASE WHEN ? IS NOT NULL THEN name END,
-			idempotency = CASE WHEN ? IS NOT NULL THEN idempotency END, bound_at = CASE WHEN ? IS NOT NULL THEN bound_at END,
+			name = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN name END,
+			idempotency = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN idempotency END, bound_at = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN bound_at END,
 			running = ?, present = ?, memory_mib = ?, disk_mib = ?, ended_at = ?, bytes = ?
 		WHERE id = ? AND rev = ?`
 	selectLimits = `SELECT max_running, max_sandboxes, max_memory, max_disk FROM keys WHERE id = ?`

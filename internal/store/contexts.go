@@ -99,7 +99,7 @@ func (c CodeContext) InUTC() CodeContext {
 }
 
 // codeContexts is the part of a database with the contexts of sandboxes.
-type codeContexts struct{ s *SQLite }
+type codeContexts struct{ s *SQL }
 
 // AddContext implements [Store].
 func (x codeContexts) AddContext(ctx context.Context, c CodeContext) (dropped string, err error) {

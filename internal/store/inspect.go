@@ -18,6 +18,8 @@ type Inspection struct {
 	Snapshots []Snapshot
 	Templates []Template // that were built
 	Problems  []Problem  // what is wrong; if there is any, records may be missing
+
+	path string // of the database
 }
 
 // Problem is something wrong with a database.
@@ -29,9 +31,8 @@ type Problem struct {
 // Inspect checks the database at path without changing it, and reads what can be
 // read. The error is for a database that cannot be looked at.
 func Inspect(ctx context.Context, path string) (Inspection, error) {
-	var found Inspection
-	s := &SQLite{path: path}
-	s.usedSecrets.s = s
+	found := Inspection{path: path}
+	s := newSQL(path, sqliteFile{path})
 	if _, err := os.Stat(path); err != nil {
 		return found, fmt.Errorf("inspect store: %w", err)
 	}
@@ -41,7 +42,7 @@ func Inspect(ctx context.Context, path string) (Inspection, error) {
 	}
 	defer db.Close()
 	for _, look := range []func(context.Context, *sql.DB, *Inspection) error{
-		s.inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots, inspectTemplates, inspectParts,
+		inspectVersion, inspectPages, inspectSandboxes, inspectEvents, inspectVolumes, inspectSnapshots, inspectTemplates, inspectParts,
 	} {
 		err := look(ctx, db, &found)
 		if _, ours := errors.AsType[*sqlite.Error](err); ours {
@@ -59,12 +60,12 @@ func (i *Inspection) problem(sandbox, format string, args ...any) {
 	i.Problems = append(i.Problems, Problem{sandbox, fmt.Sprintf(format, args...)})
 }
 
-func (s *SQLite) inspectVersion(ctx context.Context, db *sql.DB, _ *Inspection) error {
-	var has int
-	if err := db.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&has); err != nil {
+func inspectVersion(ctx context.Context, db *sql.DB, found *Inspection) error {
+	has, err := sqliteFile{}.version(ctx, db)
+	if err != nil {
 		return err
 	}
-	return s.checkVersion(has, len(migrations))
+	return checkVersion(found.path, has, len(migrations))
 }
 
 // inspectPages asks SQLite to check its own structures, and the references
@@ -151,23 +152,4 @@ func inspectVolumes(ctx context.Context, db *sql.DB, found *Inspection) error {
 	}
 	found.Volumes, err = collect(ctx, db, scanVolume, query)
 	return err
-}
-
-// Copy writes the database at path, which servers may use, to the new file to, as it is
-// at one moment after the call. The copy needs nothing beside it. It is not on the disk
-// yet.
-func Copy(ctx context.Context, path, to string) error {
-	s := &SQLite{path: path}
-	db, err := connect(path, 1, url.Values{"_pragma": {lockWait}})
-	if err != nil {
-		return s.explain(err, "copy store %s", path)
-	}
-	defer db.Close()
-	if err := s.inspectVersion(ctx, db, nil); err != nil {
-		return s.explain(err, "copy store %s", path)
-	}
-	if _, err := db.ExecContext(ctx, `VACUUM INTO ?`, to); err != nil {
-		return s.explain(err, "copy store %s", path)
-	}
-	return os.Chmod(to, 0o600)
 }

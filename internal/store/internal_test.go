@@ -25,7 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
-func openInternal(t *testing.T, path string) *SQLite {
+func openInternal(t *testing.T, path string) *SQL {
 	t.Helper()
 	s, err := Open(t.Context(), path)
 	if err != nil {
@@ -74,7 +74,7 @@ func TestMigrations(t *testing.T) {
 
 // wantSchema checks the schema's version and how many of the tables that
 // TestMigrations makes there are.
-func wantSchema(t *testing.T, s *SQLite, version, tables int) {
+func wantSchema(t *testing.T, s *SQL, version, tables int) {
 	t.Helper()
 	var gotVersion, gotTables int
 	if err := s.writer.QueryRow(`PRAGMA user_version`).Scan(&gotVersion); err != nil {

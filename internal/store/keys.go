@@ -54,7 +54,7 @@ type KeyChange struct {
 }
 
 // AddKey implements [Store].
-func (s *SQLite) AddKey(ctx context.Context, k Key) error {
+func (s *SQL) AddKey(ctx context.Context, k Key) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		if err := freeName(ctx, tx, k.ID, k.Name); err != nil {
 			return err
@@ -98,7 +98,7 @@ func NameOfKeyTaken(id, name string) error {
 }
 
 // Keys implements [Store].
-func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
+func (s *SQL) Keys(ctx context.Context) ([]Key, error) {
 	keys, err := collect(ctx, s.reader, scanKey, `
 		SELECT id, name, hash, prefix, suffix, created_at,
 			role, max_running, max_sandboxes, max_memory, max_disk, max_rate, expires_at, last_used_at
@@ -107,7 +107,7 @@ func (s *SQLite) Keys(ctx context.Context) ([]Key, error) {
 }
 
 // KeysUsed implements [Store].
-func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
+func (s *SQL) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		for id, t := range at {
 			if _, err := tx.ExecContext(ctx, `UPDATE keys SET last_used_at = ? WHERE id = ?`, stamp(t), id); err != nil {
@@ -120,7 +120,7 @@ func (s *SQLite) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 }
 
 // UpdateKey implements [Store].
-func (s *SQLite) UpdateKey(ctx context.Context, id string, c KeyChange) error {
+func (s *SQL) UpdateKey(ctx context.Context, id string, c KeyChange) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		if c.Name != "" {
 			if err := freeName(ctx, tx, id, c.Name); err != nil {
@@ -162,7 +162,7 @@ func (s *SQLite) UpdateKey(ctx context.Context, id string, c KeyChange) error {
 }
 
 // RemoveKey implements [Store].
-func (s *SQLite) RemoveKey(ctx context.Context, id string) error {
+func (s *SQL) RemoveKey(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM keys WHERE id = ?`, id)
 		if err != nil {

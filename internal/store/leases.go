@@ -2,6 +2,11 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -12,13 +17,21 @@ type Server struct {
 	ID   string `json:"id"`   // of its state directory, with which it goes to another machine
 	Name string `json:"name"` // of its machine, for people
 	// Place tells one state directory of one start of one machine from all others. A
-	// process that has locked it knows that no other of the place is left.
+	// process that has locked it knows that no other of the place is left. What is before
+	// a space tells the machine.
 	Place string `json:"-"`
 	// Epoch is one higher with each claim.
 	Epoch int64 `json:"epoch"`
 	// LeaseEndsAt is by the clock of the database. Until then nobody of another place
 	// takes the server's part.
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`
+}
+
+// OnMachineOf reports whether two places are of the same start of the same machine.
+func (srv Server) OnMachineOf(other Server) bool {
+	machine, _, _ := strings.Cut(srv.Place, " ")
+	its, _, _ := strings.Cut(other.Place, " ")
+	return machine == its
 }
 
 // Leases say which process writes for a server. There is at most one: whoever claims a
@@ -51,4 +64,82 @@ func ErrServerLives(srv Server, left time.Duration) error {
 func ErrFenced(id string) error {
 	return errdef.New(errdef.Fenced, "fenced", "another process has taken the place of this one as server %s, and nothing was changed", id).
 		WithRemedy("stop one of the two: they use copies of one state directory")
+}
+
+// leases is the part of a database with the servers.
+type leases struct {
+	s    *SQL
+	mine atomic.Pointer[claim] // that this store has made; nil for none
+}
+
+// claim is one of a server. The epoch alone could be that of another claim, which the
+// database has lost in a fail-over.
+type claim struct{ server, id string }
+
+// claimed returns the server that this store has claimed, and by which claim.
+func (x *leases) claimed() (server, id string) {
+	if c := x.mine.Load(); c != nil {
+		return c.server, c.id
+	}
+	return "", ""
+}
+
+// Claim implements [Store].
+func (x *leases) Claim(ctx context.Context, srv Server, life time.Duration) (Server, error) {
+	c := claim{srv.ID, rand.Text()}
+	err := x.s.writeAs(ctx, noKey, true, func(ctx context.Context, tx *sql.Tx) error {
+		var (
+			name, place string
+			left        int64 // milliseconds
+		)
+		err := tx.QueryRowContext(ctx, `SELECT name, place, epoch, lease_until - `+x.s.engine.now()+` FROM servers WHERE id = ?`, srv.ID).
+			Scan(&name, &place, &srv.Epoch, &left)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			srv.Epoch = 0
+		case err != nil:
+			return err
+		case left > 0 && place != srv.Place:
+			return ErrServerLives(Server{ID: srv.ID, Name: name}, time.Duration(left)*time.Millisecond)
+		}
+		srv.Epoch++
+		var until int64
+		err = tx.QueryRowContext(ctx, `
+			INSERT INTO servers (id, name, place, epoch, claim, lease_until) VALUES (?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER))
+			ON CONFLICT (id) DO UPDATE SET name = excluded.name, place = excluded.place, epoch = excluded.epoch,
+				claim = excluded.claim, lease_until = excluded.lease_until
+			RETURNING lease_until`, srv.ID, srv.Name, srv.Place, srv.Epoch, c.id, life.Milliseconds()).Scan(&until)
+		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
+		return err
+	})
+	if err != nil {
+		return Server{}, x.s.explain(err, "claim server %s", srv.ID)
+	}
+	x.mine.Store(&c)
+	return srv, nil
+}
+
+// Renew implements [Store].
+func (x *leases) Renew(ctx context.Context, life time.Duration) error {
+	server, id := x.claimed()
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE servers SET lease_until = `+x.s.engine.now()+` + CAST(? AS INTEGER) WHERE id = ? AND claim = ?`,
+			life.Milliseconds(), server, id)
+		return oneRow(result, err, func() error { return ErrFenced(server) })
+	})
+	return x.s.explain(err, "renew the lease of server %s", server)
+}
+
+// Release implements [Store].
+func (x *leases) Release(ctx context.Context) error { return x.Renew(ctx, 0) }
+
+// Servers implements [Store].
+func (x *leases) Servers(ctx context.Context) ([]Server, error) {
+	all, err := collect(ctx, x.s.reader, func(rows *sql.Rows) (srv Server, err error) {
+		var until int64
+		err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Epoch, &until)
+		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
+		return srv, err
+	}, `SELECT id, name, place, epoch, lease_until FROM servers ORDER BY id`)
+	return all, x.s.explain(err, "read servers")
 }

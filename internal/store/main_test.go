@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // open opens the store at path and closes it with the test.
-func open(t testing.TB, path string) *store.SQLite {
+func open(t testing.TB, path string) *store.SQL {
 	t.Helper()
 	s, err := store.Open(t.Context(), path)
 	if err != nil {

@@ -39,15 +39,14 @@ func mustLoad(fsys fs.FS) []string {
 	return steps
 }
 
-// migrate applies the steps that the database has not seen, all or none. Its
-// version is SQLite's user_version, which a transaction covers like any row.
-func (s *SQLite) migrate(ctx context.Context, steps []string) error {
+// migrate applies the steps that the database has not seen, all or none.
+func (s *SQL) migrate(ctx context.Context, steps []string) error {
 	return s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		var has int
-		if err := tx.QueryRowContext(ctx, `PRAGMA user_version`).Scan(&has); err != nil {
+		has, err := s.engine.version(ctx, tx)
+		if err != nil {
 			return err
 		}
-		if err := s.checkVersion(has, len(steps)); err != nil {
+		if err := checkVersion(s.name, has, len(steps)); err != nil {
 			return err
 		}
 		if has == len(steps) {
@@ -58,18 +57,16 @@ func (s *SQLite) migrate(ctx context.Context, steps []string) error {
 				return fmt.Errorf("migrate to schema version %d: %w", i+1, err)
 			}
 		}
-		// A pragma takes no parameters.
-		_, err := tx.ExecContext(ctx, fmt.Sprintf(`PRAGMA user_version = %d`, len(steps)))
-		return err
+		return s.engine.setVersion(ctx, tx, len(steps))
 	})
 }
 
 // checkVersion refuses a database that a newer drowse has written.
-func (s *SQLite) checkVersion(has, known int) error {
+func checkVersion(name string, has, known int) error {
 	if has <= known {
 		return nil
 	}
 	return errdef.New(errdef.Unsupported, "database_too_new",
-		"database %s has schema version %d and this drowse knows versions up to %d", s.path, has, known).
+		"database %s has schema version %d and this drowse knows versions up to %d", name, has, known).
 		WithRemedy("a newer drowse has written it; start that one")
 }

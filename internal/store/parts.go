@@ -52,7 +52,7 @@ func ErrSnapshotGone(sandbox string) error {
 }
 
 // parts is the part of a database with who needs which layers and images.
-type parts struct{ s *SQLite }
+type parts struct{ s *SQL }
 
 // Needed implements [Store].
 func (p parts) Needed(ctx context.Context, part, but string) (needed bool, err error) {

@@ -37,11 +37,11 @@ const bulk = 100 << 10
 // commitRecorded uses a new database in every way there is, in two sessions.
 func commitRecorded(path string) int {
 	ctx := context.Background()
-	err := errors.Join(session(ctx, path, func(s *store.SQLite) error {
+	err := errors.Join(session(ctx, path, func(s *store.SQL) error {
 		err := errors.Join(makeSecrets(ctx, s), commitMany(ctx, s, 1, 8, 0), s.AddKey(ctx, recordedKey()))
 		say(saidKey)
 		return err
-	}), session(ctx, path, func(s *store.SQLite) error {
+	}), session(ctx, path, func(s *store.SQL) error {
 		ended := record("b", 1)
 		ended.Record.State = lifecycle.Terminated
 		err := errors.Join(commitMany(ctx, s, 9, 50, bulk), s.Commit(ctx, ended, lines(1, "of b")), s.Forget(ctx, "b"))
@@ -56,7 +56,7 @@ func commitRecorded(path string) int {
 }
 
 // makeSecrets makes many secrets at the same time.
-func makeSecrets(ctx context.Context, s *store.SQLite) error {
+func makeSecrets(ctx context.Context, s *store.SQL) error {
 	var g errgroup.Group
 	for n := range 12 {
 		g.Go(func() error {
@@ -73,7 +73,7 @@ func makeSecrets(ctx context.Context, s *store.SQLite) error {
 
 func say(format string, args ...any) { fmt.Printf(format+"\n", args...) }
 
-func session(ctx context.Context, path string, do func(*store.SQLite) error) error {
+func session(ctx context.Context, path string, do func(*store.SQL) error) error {
 	s, err := store.Open(ctx, path)
 	if err != nil {
 		return err
@@ -82,7 +82,7 @@ func session(ctx context.Context, path string, do func(*store.SQLite) error) err
 }
 
 // commitMany commits generations of a sandbox, each with two log entries.
-func commitMany(ctx context.Context, s *store.SQLite, from, to int64, bytes int) error {
+func commitMany(ctx context.Context, s *store.SQL, from, to int64, bytes int) error {
 	for n := from; n <= to; n++ {
 		sb := recorded(n, bytes)
 		sb.Rev = revision(ctx, s, sb.ID)

@@ -57,7 +57,7 @@ func Withhold(uses []SecretUse) []SecretUse {
 }
 
 // usedSecrets is the part of a database with the secrets that sandboxes use.
-type usedSecrets struct{ s *SQLite }
+type usedSecrets struct{ s *SQL }
 
 // PutSecret implements [Store].
 func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {

@@ -98,7 +98,7 @@ func (s Snapshot) goes() []string {
 }
 
 // CommitSnapshot implements [Store].
-func (s *SQLite) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error {
+func (s *SQL) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, entries []lifecycle.Entry) error {
 	data, err := encodeSnapshot(&snap)
 	if err != nil {
 		return s.explain(err, "commit snapshot %s", snap.ID)
@@ -142,7 +142,7 @@ func encodeSnapshot(snap *Snapshot) (string, error) {
 }
 
 // ChangeSnapshot implements [Store].
-func (s *SQLite) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
+func (s *SQL) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
 	data, err := encodeSnapshot(&snap)
 	if err == nil {
 		err = s.write(ctx, snap.Key, func(ctx context.Context, tx *sql.Tx) error {
@@ -154,7 +154,7 @@ func (s *SQLite) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
 }
 
 // Snapshots implements [Store].
-func (s *SQLite) Snapshots(ctx context.Context) ([]Snapshot, error) {
+func (s *SQL) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	all, err := collect(ctx, s.reader, scanSnapshot, selectSnapshots)
 	return all, s.explain(err, "read snapshots")
 }
@@ -176,7 +176,7 @@ func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 }
 
 // RemoveSnapshot implements [Store].
-func (s *SQLite) RemoveSnapshot(ctx context.Context, id string) error {
+func (s *SQL) RemoveSnapshot(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id)
 		if err := oneRow(result, err, func() error { return ErrSnapshotNotFound(id) }); err != nil {

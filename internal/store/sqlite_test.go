@@ -25,7 +25,7 @@ import (
 
 // opened remembers where a store is, for reopening.
 type opened struct {
-	*store.SQLite
+	*store.SQL
 	path string
 }
 
@@ -38,7 +38,8 @@ func TestContract(t *testing.T) {
 				t.Fatal(err)
 			}
 			return openAt(t, s.(opened).path)
-		})
+		},
+		func(t *testing.T, s store.Store) store.Store { return openAt(t, s.(opened).path) })
 }
 
 var at = time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC)

@@ -18,7 +18,7 @@ type SSHKey struct {
 }
 
 // AddSSHKey implements [Store].
-func (s *SQLite) AddSSHKey(ctx context.Context, k SSHKey) error {
+func (s *SQL) AddSSHKey(ctx context.Context, k SSHKey) error {
 	err := s.write(ctx, k.Key, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO ssh_keys (id, key, name, public_key, created_at) VALUES (?, ?, ?, ?, ?)
@@ -35,14 +35,14 @@ func (s *SQLite) AddSSHKey(ctx context.Context, k SSHKey) error {
 }
 
 // SSHKeys implements [Store].
-func (s *SQLite) SSHKeys(ctx context.Context) ([]SSHKey, error) {
+func (s *SQL) SSHKeys(ctx context.Context) ([]SSHKey, error) {
 	keys, err := collect(ctx, s.reader, scanSSHKey, `
 		SELECT id, key, name, public_key, created_at FROM ssh_keys ORDER BY created_at, rowid`)
 	return keys, s.explain(err, "read SSH keys")
 }
 
 // RemoveSSHKey implements [Store].
-func (s *SQLite) RemoveSSHKey(ctx context.Context, id string) error {
+func (s *SQL) RemoveSSHKey(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE id = ?`, id)
 		if err != nil {

@@ -259,6 +259,7 @@ type Store interface {
 	CodeContexts
 	Webhooks
 	Secrets
+	Leases
 	// Close flushes and releases the store.
 	Close() error
 }

@@ -250,7 +250,7 @@ func tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
 }
 
 // builtTemplates is the part of a database with the templates that were built.
-type builtTemplates struct{ s *SQLite }
+type builtTemplates struct{ s *SQL }
 
 // PutTemplate implements [Store].
 func (b builtTemplates) PutTemplate(ctx context.Context, t Template) error {
@@ -295,15 +295,7 @@ func putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error
 			return err
 		})
 	}
-	// What is between ":" and ";" begins with the former.
-	var taken string
-	err := tx.QueryRowContext(ctx, `
-		SELECT name FROM snapshots WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')
-		AND coalesce(json_extract(data, '$.config.build'), '') = '' LIMIT 1`, t.Key, t.Name).Scan(&taken)
-	if err == nil {
-		return ErrSnapshotExists(Snapshot{Name: taken})
-	}
-	if !errors.Is(err, sql.ErrNoRows) {
+	if err := freeForTemplate(ctx, tx, t); err != nil {
 		return err
 	}
 	result, err := tx.ExecContext(ctx, `INSERT INTO templates (id, key, name, rev, version, data) VALUES (?, ?, ?, 1, ?, ?) ON CONFLICT DO NOTHING`,
@@ -321,19 +313,33 @@ func putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error
 	return nil
 }
 
+// freeForTemplate refuses a new template if its key has a snapshot that is no result of a
+// build under one of the names that the template can be built to.
+func freeForTemplate(ctx context.Context, tx *sql.Tx, t Template) error {
+	// What is between ":" and ";" begins with the former.
+	named, err := collect(ctx, tx, scanSnapshot, `SELECT id, version, data FROM snapshots WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')`, t.Key, t.Name)
+	for _, snap := range named {
+		if err == nil && snap.Config.Build == "" {
+			err = ErrSnapshotExists(Snapshot{Name: snap.Name})
+		}
+	}
+	return err
+}
+
 // putBuilds stores which builds a template has, and counts those of its key that are
 // open, if there is a new one.
 func putBuilds(ctx context.Context, tx *sql.Tx, t Template) error {
-	ids := make([]string, len(t.Builds))
-	for i, x := range t.Builds {
-		ids[i] = x.ID
-	}
-	known, err := encode(ids)
+	known, err := collect(ctx, tx, scanText, `SELECT id FROM builds WHERE template = ?`, t.ID)
 	if err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, `DELETE FROM builds WHERE template = ? AND id NOT IN (SELECT value FROM json_each(?))`, t.ID, known); err != nil {
-		return err
+	for _, id := range known {
+		if t.Build(id) != nil {
+			continue
+		}
+		if _, err := tx.ExecContext(ctx, `DELETE FROM builds WHERE id = ?`, id); err != nil {
+			return err
+		}
 	}
 	for _, x := range t.Builds {
 		result, err := tx.ExecContext(ctx, `UPDATE builds SET open = ? WHERE id = ? AND template = ?`, !x.Status.Over(), x.ID, t.ID)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -62,7 +63,7 @@ func FitSettings(template string, bytes int) error {
 }
 
 // templateSettings is the part of a database with the settings of templates.
-type templateSettings struct{ s *SQLite }
+type templateSettings struct{ s *SQL }
 
 // SetTemplateSettings implements [Store].
 func (x templateSettings) SetTemplateSettings(ctx context.Context, key, template string, said TemplateSettings, now time.Time) error {
@@ -92,15 +93,15 @@ func setTemplateSettings(ctx context.Context, tx *sql.Tx, key, template, data st
 	}
 	if _, err := tx.ExecContext(ctx, `
 		INSERT INTO template_settings (key, template, waiting, set_at, version, data) VALUES (?, ?, 1, ?, ?, ?)
-		ON CONFLICT (key, template) DO UPDATE SET waiting = iif(data = excluded.data, waiting, 0) + 1,
+		ON CONFLICT (key, template) DO UPDATE SET waiting = CASE WHEN template_settings.data = excluded.data THEN template_settings.waiting ELSE 0 END + 1,
 			set_at = excluded.set_at, version = excluded.version, data = excluded.data`,
 		key, template, stamp(now), formVersion, data); err != nil {
 		return err
 	}
 	_, err = tx.ExecContext(ctx, `
 		DELETE FROM template_settings WHERE key = ?1 AND template IN (
-			SELECT template FROM template_settings WHERE key = ?1 ORDER BY template = ?2 DESC, set_at DESC LIMIT -1 OFFSET ?3)`,
-		key, template, MostSettings)
+			SELECT template FROM template_settings WHERE key = ?1 ORDER BY template = ?2 DESC, set_at DESC LIMIT ?4 OFFSET ?3)`,
+		key, template, MostSettings, math.MaxInt64)
 	return err
 }
 
@@ -112,7 +113,7 @@ func (x templateSettings) UseTemplateSettings(ctx context.Context, key, template
 			data    []byte
 		)
 		err := tx.QueryRowContext(ctx, `
-			UPDATE template_settings SET waiting = max(0, waiting - 1) WHERE key = ? AND template = ? AND set_at > ?
+			UPDATE template_settings SET waiting = CASE WHEN waiting > 0 THEN waiting - 1 ELSE 0 END WHERE key = ? AND template = ? AND set_at > ?
 			RETURNING version, data`, key, template, stamp(now.Add(-SettingsLife))).Scan(&version, &data)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil

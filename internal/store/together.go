@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 
-	"modernc.org/sqlite"
-
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/planted"
 )
 
@@ -21,6 +21,10 @@ const mostTogether = 16
 
 // transaction is one that is open. Who has the turn uses it.
 type transaction struct {
+	engine engine
+	id     string // by which the engine knows it
+	server string // that it writes for; empty for none
+	fence  error  // why nothing may be written but a claim
 	conn   *sql.Conn
 	tx     *sql.Tx
 	joined int           // how many have had their turn
@@ -35,32 +39,51 @@ const noKey = ""
 // write runs do in a transaction on the writer's connection when it is an API key's
 // turn. ctx bounds the wait for that and nothing after it: a COMMIT that is
 // interrupted may or may not have happened. What remains is bounded by lockWait.
-func (s *SQLite) write(ctx context.Context, key string, do func(context.Context, *sql.Tx) error) error {
+func (s *SQL) write(ctx context.Context, key string, do func(context.Context, *sql.Tx) error) error {
+	return s.writeAs(ctx, key, false, do)
+}
+
+// writeAs is write, also by a store that was fenced if it claims.
+func (s *SQL) writeAs(ctx context.Context, key string, claims bool, do func(context.Context, *sql.Tx) error) error {
 	leave, err := s.turns.Enter(ctx, key)
 	if err != nil {
 		return err
 	}
 	t := s.open
 	if t == nil {
-		if t, err = begin(ctx, s.writer); err != nil {
+		if t, err = s.begin(ctx); err != nil {
 			leave()
-			return err
+			return inTime(err)
 		}
 	}
-	err = t.run(context.WithoutCancel(ctx), s, key, leave, do)
+	if fence := t.fence; fence != nil && !claims {
+		do = func(context.Context, *sql.Tx) error { return fence }
+	}
+	err = inTime(t.run(context.WithoutCancel(ctx), s, key, leave, do))
 	if planted.In(planted.EarlyAnswer) {
 		return err
 	}
 	<-t.over
 	if t.err != nil {
-		return t.err
+		return inTime(t.err)
+	}
+	return err
+}
+
+// errSlow is that the database has not answered in the time that a write may take, which
+// is not the caller's.
+var errSlow = errors.New("the database took too long")
+
+func inTime(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w: %v", errSlow, err)
 	}
 	return err
 }
 
 // run has one more write, and gives the turn of s back. Unless somebody gets it who goes on,
 // the transaction is over then.
-func (t *transaction) run(ctx context.Context, s *SQLite, key string, leave func(), do func(context.Context, *sql.Tx) error) error {
+func (t *transaction) run(ctx context.Context, s *SQL, key string, leave func(), do func(context.Context, *sql.Tx) error) error {
 	s.open = nil
 	last := true // also if do panics
 	defer func() {
@@ -79,17 +102,28 @@ func (t *transaction) run(ctx context.Context, s *SQLite, key string, leave func
 	return err
 }
 
-// begin opens a transaction.
-func begin(ctx context.Context, db *sql.DB) (*transaction, error) {
-	conn, err := db.Conn(ctx)
+// begin opens a transaction, and looks whether somebody else has claimed the server that
+// this store has claimed.
+func (s *SQL) begin(ctx context.Context) (*transaction, error) {
+	conn, err := s.writer.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	tx, err := conn.BeginTx(context.WithoutCancel(ctx), nil)
+	t := &transaction{engine: s.engine, conn: conn, over: make(chan struct{})}
+	server, claimed := s.leases.claimed()
+	t.server = server
+	var last string
+	t.tx, t.id, last, err = s.engine.begin(context.WithoutCancel(ctx), conn, server)
 	if err != nil {
+		if t.tx != nil {
+			_ = t.tx.Rollback()
+		}
 		return nil, errors.Join(err, conn.Close())
 	}
-	return &transaction{conn: conn, tx: tx, over: make(chan struct{})}, nil
+	if last != claimed && !planted.In(planted.Unfenced) {
+		t.fence = ErrFenced(server)
+	}
+	return t, nil
 }
 
 // errPanicked is the end of a transaction in which a writer panicked.
@@ -117,11 +151,11 @@ func (t *transaction) write(ctx context.Context, do func(context.Context, *sql.T
 		return t.err
 	}
 	// SQLite takes back the whole transaction after some errors, such as that of a full
-	// disk. Then there is no savepoint any more.
+	// disk. Then there is no savepoint any more; nor is there where the connection broke.
 	if _, gone := t.tx.ExecContext(ctx, `ROLLBACK TO one; RELEASE one`); gone != nil {
 		t.err = gone
-		if failure, ok := errors.AsType[*sqlite.Error](err); ok {
-			t.err = failure
+		if _, refused := errors.AsType[*errdef.Error](err); !refused {
+			t.err = err // which says more
 		}
 	}
 	return err
@@ -130,9 +164,11 @@ func (t *transaction) write(ctx context.Context, do func(context.Context, *sql.T
 // end commits what has been written, if all of that is there.
 func (t *transaction) end() {
 	if t.err == nil && t.wrote > 0 {
-		t.err = t.tx.Commit()
+		if t.err = t.tx.Commit(); t.err != nil {
+			t.err = t.engine.settle(context.Background(), t.server, t.id, t.err)
+		}
 	}
-	_ = t.tx.Rollback() // no effect after Commit, or where SQLite itself has rolled back
+	_ = t.tx.Rollback() // no effect after Commit, or where the database itself has rolled back
 	_ = t.conn.Close()  // it goes back to the pool
 	close(t.over)
 }

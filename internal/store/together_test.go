@@ -20,7 +20,7 @@ import (
 // crowd is writers of one store that wait while the first is held up.
 type crowd struct {
 	t       *testing.T
-	s       *SQLite
+	s       *SQL
 	commits *atomic.Int32 // that there were
 	refuse  *atomic.Bool  // has SQLite refuse to commit
 	end     chan struct{}

@@ -29,7 +29,7 @@ func (sb Sandbox) endedAt() string {
 }
 
 // tombstones is the part of a database with what is left of sandboxes.
-type tombstones struct{ s *SQLite }
+type tombstones struct{ s *SQL }
 
 // CommitEnd implements [Store].
 func (t tombstones) CommitEnd(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {

@@ -37,7 +37,7 @@ func ErrVolumeNotFound(id string) error {
 }
 
 // AddVolume implements [Store].
-func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
+func (s *SQL) AddVolume(ctx context.Context, v Volume) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx,
 			`INSERT INTO volumes (id, name, created_at, disk) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt), v.DiskMiB)
@@ -53,7 +53,7 @@ func (s *SQLite) AddVolume(ctx context.Context, v Volume) error {
 }
 
 // Volumes implements [Store].
-func (s *SQLite) Volumes(ctx context.Context) ([]Volume, error) {
+func (s *SQL) Volumes(ctx context.Context) ([]Volume, error) {
 	volumes, err := collect(ctx, s.reader, scanVolume, selectVolumes)
 	return volumes, s.explain(err, "read volumes")
 }
@@ -76,7 +76,7 @@ func scanVolume(rows *sql.Rows) (v Volume, err error) {
 }
 
 // RemoveVolume implements [Store].
-func (s *SQLite) RemoveVolume(ctx context.Context, id string) error {
+func (s *SQL) RemoveVolume(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE id = ?`, id)
 		if err := oneRow(result, err, func() error { return ErrVolumeNotFound(id) }); err != nil {

@@ -9,7 +9,7 @@ import (
 )
 
 // PutWebhook implements [Store].
-func (s *SQLite) PutWebhook(ctx context.Context, w Webhook) error {
+func (s *SQL) PutWebhook(ctx context.Context, w Webhook) error {
 	toUTC(&w.CreatedAt)
 	data, err := encode(w)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *SQLite) PutWebhook(ctx context.Context, w Webhook) error {
 }
 
 // Webhooks implements [Store].
-func (s *SQLite) Webhooks(ctx context.Context) ([]Webhook, error) {
+func (s *SQL) Webhooks(ctx context.Context) ([]Webhook, error) {
 	all, err := collect(ctx, s.reader, scanWebhook, `SELECT id, version, secret, data FROM webhooks ORDER BY created_at, id`)
 	return all, s.explain(err, "read webhooks")
 }
@@ -49,7 +49,7 @@ func scanWebhook(rows *sql.Rows) (Webhook, error) {
 }
 
 // DeleteWebhook implements [Store].
-func (s *SQLite) DeleteWebhook(ctx context.Context, id string) error {
+func (s *SQL) DeleteWebhook(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE id = ?`, id)
 		if err != nil {

@@ -21,14 +21,31 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 	if err != nil {
 		return nil, err
 	}
-	lease, w, err := b.tryAcquire(access)
-	if w == nil && (err != nil || lease.Ready == nil) {
-		return lease, err
+	var lease *Lease
+	var w *waiter
+	lapsed := s.tenure.Check() != nil
+	if !lapsed {
+		lease, w, err = b.tryAcquire(access)
+		if w == nil && (err != nil || lease.Ready == nil) {
+			return lease, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
 	defer cancel()
+	if lapsed {
+		if err := s.tenure.Wait(ctx); err != nil {
+			return nil, err
+		}
+		if lease, w, err = b.tryAcquire(access); err != nil {
+			return nil, err
+		}
+	}
 	if w != nil {
 		if lease, err = awaitLease(ctx, b, w); err != nil {
+			return nil, err
+		}
+		if err := s.tenure.Wait(ctx); err != nil { // it may have lapsed meanwhile
+			lease.Release()
 			return nil, err
 		}
 	}

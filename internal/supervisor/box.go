@@ -120,6 +120,9 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 		return lifecycle.Result{Record: b.sb.Record}, nil
 	}
 	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
+	if err := b.s.tenure.Allows(b.sb.Record.Op, res.Record.Op); err != nil {
+		return lifecycle.Result{Record: b.sb.Record}, err
+	}
 	if err != nil {
 		return res, err
 	}
@@ -241,7 +244,7 @@ func (b *box) fire() {
 func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if earlyPhase() != lifecycle.None {
+	if calls.EarlyPhase() != lifecycle.None {
 		if res, told, ok := b.answerEarly(ev); ok {
 			return res, told, nil
 		}

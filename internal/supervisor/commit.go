@@ -20,8 +20,11 @@ func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.S
 		forgotten, err = s.o.Store.CommitEnd(s.commitContext(), *sb, entries)
 		return err
 	}
-	err := write()
-	if err != nil && !store.Refused(err) && s.space.GiveUp() {
+	err := s.tenure.Allows(b.sb.Record.Op, sb.Record.Op)
+	if err == nil {
+		err = write()
+	}
+	if err != nil && !store.Refused(err) && s.o.Lease == nil && s.space.GiveUp() { // else the database is on another disk
 		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
 		err = write()
 	}
@@ -41,7 +44,20 @@ func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.S
 	case !store.Refused(err):
 		b.unsure = true
 	}
-	return err
+	return s.tenure.Heard(err)
+}
+
+// resign serves nobody any more: another process has claimed the server.
+func resign(s *Supervisor, why error) {
+	s.log.Error("another process has taken the place of this one: nothing is served any more", "err", why)
+	s.stop()
+	s.each(func(b *box) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.desk.Cut(why)
+		b.unserveLocked()
+		b.ended.Abandon(why)
+	})
 }
 
 // commitContext outlives callers and the supervisor: a commit is not left half

@@ -202,7 +202,7 @@ func (w *world) mustOpen(t testing.TB) *server {
 }
 
 // openSQLite gives the world's servers the real store.
-func (w *world) openSQLite(t testing.TB) *store.SQLite {
+func (w *world) openSQLite(t testing.TB) *store.SQL {
 	t.Helper()
 	st, err := store.Open(t.Context(), filepath.Join(t.TempDir(), "db"))
 	if err != nil {

@@ -2,13 +2,14 @@ package supervisor
 
 import (
 	"context"
+	"maps"
 	"slices"
-	"sync"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/trace"
 )
 
@@ -51,22 +52,11 @@ func (s *Supervisor) Outlooks(ctx context.Context, ids []string) map[string]Expl
 			found[id] = b
 		}
 	}
-	var looks sync.WaitGroup
-	turns := make(chan struct{}, lookers)
-	for _, b := range found {
-		inst := b.unseen()
-		if inst == nil {
-			continue
+	insist.Each(lookers, maps.Values(found), func(b *box) {
+		if inst := b.unseen(); inst != nil && ctx.Err() == nil {
+			b.look(context.WithoutCancel(ctx), inst)
 		}
-		turns <- struct{}{}
-		looks.Go(func() {
-			defer func() { <-turns }()
-			if ctx.Err() == nil {
-				b.look(context.WithoutCancel(ctx), inst)
-			}
-		})
-	}
-	looks.Wait()
+	})
 	outlooks := make(map[string]Explanation, len(found))
 	for id, b := range found {
 		outlooks[id] = b.explain()

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -50,6 +51,9 @@ func (b *box) recover(ctx context.Context) error {
 		b.arm()
 		return nil
 	}
+	if err := b.s.tenure.Wait(ctx); err != nil {
+		return err
+	}
 	inst, err := b.s.launcher.Find(ctx, b.sb, b.gate)
 	if err != nil {
 		return err
@@ -77,7 +81,7 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 		records = append(records, b.snapshot())
 	}
 	things, err := sweeper.Find(ctx, sweep.Records{Sandboxes: records, Volumes: s.Known(), Snapshots: s.AllSnapshots()})
-	if err != nil {
+	if err = cmp.Or(err, s.tenure.Check()); err != nil { // what was listed before is of before any successor
 		return err
 	}
 	broom := sweep.Broom{Sweeper: sweeper, Insist: s.insist, BackupNeeds: s.putOff.Needs, Log: s.log}

@@ -63,6 +63,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
+	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/tokens"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
@@ -129,6 +130,10 @@ type Options struct {
 	LogDir string
 	// Traced is told of each operation that ends, and must not wait; nil for nobody.
 	Traced func(sandbox string, op trace.Operation)
+	// Lease is what this process must have to serve; nil for nothing. OnFenced is called
+	// once if another process has claimed the server, and must not wait; nil for nobody.
+	Lease    tenure.Lease
+	OnFenced func()
 	// LightSleep says how long frozen runtimes of paused sandboxes stay.
 	LightSleep lightsleep.Options
 }
@@ -157,6 +162,7 @@ type Supervisor struct {
 	merger   merging.Merger
 	guard    *disklimit.Guard
 
+	tenure   *tenure.Tenure
 	ctx      context.Context // ends the work of effects
 	stop     context.CancelFunc
 	work     insist.Work
@@ -189,7 +195,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s := &Supervisor{
 		o: o, log: o.Log, boxes: map[string]*box{}, outside: o.World,
-		resharing: quota.NewChanges(), creates: newCreates(),
+		resharing: quota.NewChanges(), tenure: tenure.New(o.Lease, o.OnFenced), creates: newCreates(),
 		Book: names.New(), Tokens: tokens.New(secret), Log: events.New(o.Store), ledger: &cost.Ledger{}, held: held.New(),
 	}
 	if m, ok := o.Store.(meteredStore); ok {
@@ -227,6 +233,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return nil, fmt.Errorf("recover sandboxes: %w", err)
 	}
 	s.work.Go(func() { s.timers.Run(s.ctx) })
+	s.work.Go(func() { s.tenure.Follow(s.ctx, func(why error) { resign(s, why) }) })
 	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
 	s.work.Go(func() { s.light.Run(s.ctx) })
@@ -316,6 +323,9 @@ func (s *Supervisor) Check(ctx context.Context) error {
 }
 
 func (s *Supervisor) box(id string) (*box, error) {
+	if err := s.tenure.Over(); err != nil {
+		return nil, err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	b, ok := s.boxes[id]

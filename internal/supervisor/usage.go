@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
 )
@@ -13,14 +14,7 @@ import (
 // stops. It asks the host, not what runs inside, so it is no activity and wakes
 // nothing.
 func (s *Supervisor) sample(every time.Duration) {
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		select {
-		case <-s.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	insist.Every(s.ctx, every, func() {
 		running := 0
 		s.each(func(b *box) {
 			if b.takeSample() {
@@ -28,7 +22,7 @@ func (s *Supervisor) sample(every time.Duration) {
 			}
 		})
 		s.fleet.Add(running)
-	}
+	})
 }
 
 // takeSample adds a sample if the sandbox serves, and reports whether it does. Of

@@ -32,8 +32,8 @@ type faults struct {
 	ctx    context.Context
 	kind   int
 	s      *server
-	db     *store.SQLite // of the server, which may be dead
-	points string        // the directory of the failpoints
+	db     *store.SQL // of the server, which may be dead
+	points string     // the directory of the failpoints
 	serial int
 
 	export   []byte // of counting, asleep

@@ -71,7 +71,7 @@ var layers = []layer{
 			"internal/supervisor/journal", "internal/supervisor/launch", "internal/supervisor/leases", "internal/supervisor/lightsleep", "internal/supervisor/merging",
 			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/names", "internal/supervisor/once", "internal/supervisor/outcome", "internal/supervisor/outside",
 			"internal/supervisor/preview", "internal/supervisor/publish", "internal/supervisor/putoff", "internal/supervisor/quota", "internal/supervisor/remains", "internal/supervisor/services", "internal/supervisor/snapshots",
-			"internal/supervisor/space", "internal/supervisor/starved", "internal/supervisor/tasks", "internal/supervisor/templates", "internal/supervisor/timers",
+			"internal/supervisor/space", "internal/supervisor/starved", "internal/supervisor/tasks", "internal/supervisor/templates", "internal/supervisor/tenure", "internal/supervisor/timers",
 			"internal/supervisor/tokens", "internal/supervisor/usage", "internal/supervisor/volumes",
 			"internal/sweep",
 		},

@@ -103,6 +103,7 @@ var bounds = map[place]string{
 	{"internal/runtime/netns.Outlet.listenLocked", "net.ListenConfig"}:    byGate,
 	{"internal/serve.listen", "net.ListenConfig"}:                         byEdge,
 	{"internal/serve.lockDir", "io.ReadAll"}:                              ownFile,
+	{"internal/serve.readElsewhere", "io.ReadAll"}:                        ownFile,
 	{"internal/sshd.Server.handshake", "ssh.NewServerConn"}:               inRoom,
 	{"internal/sshd.forward", "io.Pipe"}:                                  handOver,
 	{"internal/supervisor/agentclient.Agent.call", "http.MaxBytesReader"}: "an answer of the guest's agent: maxAnswer, and the room of client/agentpb/bounded.go",

@@ -125,7 +125,7 @@ func Tell(r *http.Request, log *slog.Logger, err error) *errdef.Error {
 		id := logged(log, err)
 		hidden.Message += ": the server's log has the cause under request " + id
 		return hidden.With("request", id)
-	case e.Class == errdef.Unavailable || e.Class == errdef.Unfit:
+	case e.Class == errdef.Unavailable || e.Class == errdef.Unfit || e.Class == errdef.Fenced:
 		log.Warn("request could not be served", "err", err)
 	}
 	return e

@@ -23,6 +23,7 @@ var classes = map[errdef.Class]string{
 	errdef.Invalid:      "invalid_input",
 	errdef.Exhausted:    "rate_limited",
 	errdef.Unavailable:  "internal",
+	errdef.Fenced:       "internal",
 	errdef.Unauthorized: "unauthorized",
 	errdef.Forbidden:    "forbidden",
 	errdef.Unsupported:  "unimplemented",

@@ -70,6 +70,7 @@ var codes = map[errdef.Class]string{
 	errdef.Conflict:     codeConflict,
 	errdef.Exhausted:    codeQuota,
 	errdef.Unavailable:  codeUnavailable,
+	errdef.Fenced:       codeUnavailable,
 	errdef.Unauthorized: codeUnauthorized,
 	errdef.Forbidden:    codeForbidden,
 	errdef.Unsupported:  codeNotSupported,

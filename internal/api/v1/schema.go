@@ -35,7 +35,7 @@ var enums = map[reflect.Type]schema{
 	reflect.TypeFor[sleep]():                body.OneOf(lightSleep, deepSleep),
 	reflect.TypeFor[clockState]():           body.OneOf(clockOff, clockRunning, clockHeld, clockStopped),
 	reflect.TypeFor[errdef.Class](): body.OneOf(errdef.NotFound, errdef.Exists, errdef.Invalid, errdef.WrongState, errdef.Conflict,
-		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Unfit, errdef.Internal),
+		errdef.Exhausted, errdef.Unavailable, errdef.Unauthorized, errdef.Forbidden, errdef.Unsupported, errdef.Unfit, errdef.Fenced, errdef.Internal),
 }
 
 func refTo(t reflect.Type) schema { return schema{"$ref": body.Components + nameOf(t)} }

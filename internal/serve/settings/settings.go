@@ -23,6 +23,7 @@ type Server struct {
 	SSHListen  string        // address for SSH clients; empty for none
 	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // everything durable; made if missing
+	Store      string        // URL of the PostgreSQL database with the records; empty for SQLite in StateDir
 	LogFormat  string        // text or json
 	LogLevel   string        // debug, info, warn or error
 	APIKey     string        // the first key; one is made if this is empty and there is none

@@ -10,20 +10,22 @@ import (
 )
 
 // codeContexts is the part of a store with the contexts of sandboxes.
-type codeContexts struct{ d *Data }
+type codeContexts struct{ w *writer }
 
 // AddContext implements store.Store.
 func (x codeContexts) AddContext(_ context.Context, c store.CodeContext) (dropped string, err error) {
-	x.d.mu.Lock()
-	defer x.d.mu.Unlock()
-	sb, err := x.d.known(c.Sandbox)
+	if err := x.w.lock(); err != nil {
+		return "", err
+	}
+	defer x.w.d.mu.Unlock()
+	sb, err := x.w.d.known(c.Sandbox)
 	if err != nil {
 		return "", err
 	}
 	if sb.given.Record.State == lifecycle.Terminated {
 		return "", store.ErrSandboxOver(c.Sandbox)
 	}
-	all := slices.Clone(x.d.contexts[c.Sandbox])
+	all := slices.Clone(x.w.d.contexts[c.Sandbox])
 	if len(all) >= store.MostContexts {
 		i := slices.IndexFunc(all, func(c store.CodeContext) bool { return c.End != nil })
 		if i < 0 {
@@ -47,15 +49,17 @@ func (x codeContexts) AddContext(_ context.Context, c store.CodeContext) (droppe
 	slices.SortFunc(all, func(a, b store.CodeContext) int {
 		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID, b.ID))
 	})
-	x.d.contexts[c.Sandbox] = all
+	x.w.d.contexts[c.Sandbox] = all
 	return dropped, nil
 }
 
 // ChangeContext implements store.Store.
 func (x codeContexts) ChangeContext(_ context.Context, c store.CodeContext) error {
-	x.d.mu.Lock()
-	defer x.d.mu.Unlock()
-	all := x.d.contexts[c.Sandbox]
+	if err := x.w.lock(); err != nil {
+		return err
+	}
+	defer x.w.d.mu.Unlock()
+	all := x.w.d.contexts[c.Sandbox]
 	i := slices.IndexFunc(all, func(has store.CodeContext) bool { return has.ID == c.ID })
 	if i < 0 {
 		return store.ErrContextNotFound(c)
@@ -66,9 +70,9 @@ func (x codeContexts) ChangeContext(_ context.Context, c store.CodeContext) erro
 
 // Contexts implements store.Store.
 func (x codeContexts) Contexts(_ context.Context, sandbox string) (all []store.CodeContext, err error) {
-	x.d.mu.Lock()
-	defer x.d.mu.Unlock()
-	for _, c := range x.d.contexts[sandbox] {
+	x.w.d.mu.Lock()
+	defer x.w.d.mu.Unlock()
+	for _, c := range x.w.d.contexts[sandbox] {
 		all = append(all, c.InUTC())
 	}
 	return all, nil
@@ -76,9 +80,11 @@ func (x codeContexts) Contexts(_ context.Context, sandbox string) (all []store.C
 
 // RemoveContext implements store.Store.
 func (x codeContexts) RemoveContext(_ context.Context, sandbox, id string) error {
-	x.d.mu.Lock()
-	defer x.d.mu.Unlock()
-	all := x.d.contexts[sandbox]
-	x.d.contexts[sandbox] = slices.DeleteFunc(all, func(c store.CodeContext) bool { return c.ID == id })
+	if err := x.w.lock(); err != nil {
+		return err
+	}
+	defer x.w.d.mu.Unlock()
+	all := x.w.d.contexts[sandbox]
+	x.w.d.contexts[sandbox] = slices.DeleteFunc(all, func(c store.CodeContext) bool { return c.ID == id })
 	return nil
 }

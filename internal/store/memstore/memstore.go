@@ -69,6 +69,7 @@ type Data struct {
 	contexts map[string][]store.CodeContext // by sandbox, oldest first
 	hooks    []store.Webhook
 	secrets  map[string][]byte
+	servers  map[string]store.Server // by id
 }
 
 // stored is a record in the form that survives, and as it was given, with its
@@ -110,7 +111,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}, servers: map[string]store.Server{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -124,8 +125,8 @@ func (d *Data) Get(id string) (store.Sandbox, bool) {
 
 // Store implements store.Store.
 type Store struct {
+	*writer
 	codeContexts
-	d     *Data
 	hooks Hooks
 }
 
@@ -133,7 +134,8 @@ var _ store.Store = (*Store)(nil)
 
 // Open returns a store over data.
 func Open(d *Data, hooks Hooks) *Store {
-	return &Store{codeContexts: codeContexts{d}, d: d, hooks: hooks}
+	w := &writer{d: d}
+	return &Store{writer: w, codeContexts: codeContexts{w}, hooks: hooks}
 }
 
 // Close implements store.Store.
@@ -141,11 +143,12 @@ func (s *Store) Close() error { return nil }
 
 // Commit implements store.Store.
 func (s *Store) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return s.commit(ctx, sb, entries, nil)
+	return s.commit(ctx, sb, entries, nil, nil)
 }
 
-// commit is Commit with a snapshot, or none.
-func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
+// commit is Commit with a snapshot, or none, and with what else is to happen in the
+// same transaction, or nil.
+func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot, also func()) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
@@ -159,7 +162,9 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 		}
 	}
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	old, known := s.d.boxes[sb.ID]
 	if err := s.d.admit(sb, old.given); err != nil {
@@ -197,6 +202,9 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	for _, line := range lines {
 		s.d.seq++
 		s.d.events = append(s.d.events, event{s.d.seq, old.birth, sb.Config.Key, line})
+	}
+	if also != nil {
+		also()
 	}
 	if s.hooks.After != nil {
 		if err := s.hooks.After(c); err != nil {
@@ -267,7 +275,9 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 // Forget implements store.Store. It refuses a sandbox that is not terminated
 // with errdef.WrongState.
 func (s *Store) Forget(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	sb, err := s.d.known(id)
 	if err != nil {
@@ -373,7 +383,9 @@ func (e event) appendTo(list *[]store.Event) error {
 
 // AddKey implements store.Store.
 func (s *Store) AddKey(_ context.Context, k store.Key) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if slices.ContainsFunc(s.d.keys, func(x store.Key) bool { return x.ID == k.ID || x.Hash == k.Hash }) {
 		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
@@ -404,7 +416,9 @@ func (s *Store) Keys(context.Context) ([]store.Key, error) {
 
 // KeysUsed implements store.Store.
 func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	for i := range s.d.keys {
 		if t, used := at[s.d.keys[i].ID]; used {
@@ -416,7 +430,9 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 
 // UpdateKey implements store.Store.
 func (s *Store) UpdateKey(_ context.Context, id string, c store.KeyChange) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	rotated := c.Hash != [32]byte{}
 	if rotated && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == c.Hash }) {
@@ -445,7 +461,9 @@ func (s *Store) UpdateKey(_ context.Context, id string, c store.KeyChange) error
 
 // RemoveKey implements store.Store.
 func (s *Store) RemoveKey(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if !without(&s.d.keys, func(k store.Key) bool { return k.ID == id }) {
 		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
@@ -458,7 +476,9 @@ func (s *Store) RemoveKey(_ context.Context, id string) error {
 
 // PutSecret implements store.Store.
 func (s *Store) PutSecret(_ context.Context, x store.Secret) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	x.CreatedAt, x.UpdatedAt = x.CreatedAt.UTC(), x.UpdatedAt.UTC()
 	for i, has := range s.d.used {
@@ -485,7 +505,9 @@ func (s *Store) AllSecrets(context.Context) ([]store.Secret, error) {
 
 // RemoveSecret implements store.Store.
 func (s *Store) RemoveSecret(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if !without(&s.d.used, func(x store.Secret) bool { return x.ID == id }) {
 		return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
@@ -495,7 +517,9 @@ func (s *Store) RemoveSecret(_ context.Context, id string) error {
 
 // AddSSHKey implements store.Store.
 func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	known := func(x store.SSHKey) bool { return x.ID == k.ID || x.Key == k.Key && x.PublicKey == k.PublicKey }
 	if slices.ContainsFunc(s.d.sshKeys, known) {
@@ -515,7 +539,9 @@ func (s *Store) SSHKeys(context.Context) ([]store.SSHKey, error) {
 
 // RemoveSSHKey implements store.Store.
 func (s *Store) RemoveSSHKey(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if !without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.ID == id }) {
 		return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id)
@@ -541,7 +567,9 @@ func without[T any](all *[]T, meant func(T) bool) bool {
 
 // AddVolume implements store.Store.
 func (s *Store) AddVolume(_ context.Context, v store.Volume) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if slices.ContainsFunc(s.d.volumes, func(x store.Volume) bool { return x.ID == v.ID || x.Name == v.Name }) {
 		return store.ErrVolumeExists(v)
@@ -560,7 +588,9 @@ func (s *Store) Volumes(context.Context) ([]store.Volume, error) {
 
 // RemoveVolume implements store.Store.
 func (s *Store) RemoveVolume(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if !without(&s.d.volumes, func(v store.Volume) bool { return v.ID == id }) {
 		return store.ErrVolumeNotFound(id)
@@ -570,7 +600,7 @@ func (s *Store) RemoveVolume(_ context.Context, id string) error {
 
 // CommitSnapshot implements store.Store.
 func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return s.commit(ctx, sb, entries, &snap)
+	return s.commit(ctx, sb, entries, &snap, nil)
 }
 
 func (d *Data) addSnapshot(snap store.Snapshot) error {
@@ -627,7 +657,9 @@ func (s *Store) ChangeSnapshot(_ context.Context, snap store.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("change snapshot %s: %w", snap.ID, err)
 	}
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == snap.ID })
 	if i < 0 {
@@ -639,7 +671,9 @@ func (s *Store) ChangeSnapshot(_ context.Context, snap store.Snapshot) error {
 
 // RemoveSnapshot implements store.Store.
 func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == id })
 	if i < 0 {
@@ -652,7 +686,9 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 
 // PutWebhook implements store.Store.
 func (s *Store) PutWebhook(_ context.Context, w store.Webhook) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	w.CreatedAt, w.Events = w.CreatedAt.UTC(), slices.Clone(w.Events)
 	if i := s.d.hook(w.ID); i >= 0 {
@@ -680,7 +716,9 @@ func (s *Store) Webhooks(context.Context) ([]store.Webhook, error) {
 
 // DeleteWebhook implements store.Store.
 func (s *Store) DeleteWebhook(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	i := s.d.hook(id)
 	if i < 0 {
@@ -696,6 +734,9 @@ func (s *Store) Secret(_ context.Context, name string) ([]byte, error) {
 	defer s.d.mu.Unlock()
 	secret, ok := s.d.secrets[name]
 	if !ok {
+		if err := s.fenced(); err != nil {
+			return nil, err
+		}
 		secret = make([]byte, 32)
 		rand.Read(secret) // never fails
 		s.d.secrets[name] = secret

@@ -10,9 +10,8 @@ import (
 )
 
 func TestContract(t *testing.T) {
-	storetest.Run(t,
-		func(*testing.T) store.Store { return Open(NewData(), Hooks{}) },
-		func(_ *testing.T, s store.Store) store.Store { return Open(s.(*Store).d, Hooks{}) })
+	another := func(_ *testing.T, s store.Store) store.Store { return Open(s.(*Store).d, Hooks{}) }
+	storetest.Run(t, func(*testing.T) store.Store { return Open(NewData(), Hooks{}) }, another, another)
 }
 
 func TestHooks(t *testing.T) {

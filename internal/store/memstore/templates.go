@@ -24,7 +24,9 @@ func (s *Store) PutTemplate(_ context.Context, t store.Template) error {
 	if err != nil {
 		return fmt.Errorf("store template %s: %w", t.Name, err)
 	}
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	has, known := s.d.built[t.ID]
 	switch {
@@ -124,7 +126,9 @@ func (s *Store) Templates(context.Context) ([]store.Template, error) {
 
 // RemoveTemplate implements store.Store.
 func (s *Store) RemoveTemplate(_ context.Context, id string) error {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	if _, known := s.d.built[id]; !known {
 		return store.ErrTemplateNotFound(id)

@@ -25,7 +25,9 @@ func (s *Store) SetTemplateSettings(_ context.Context, key, template string, sai
 	if err := store.FitSettings(template, len(template)+len(data)); err != nil {
 		return err
 	}
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return err
+	}
 	defer s.d.mu.Unlock()
 	maps.DeleteFunc(s.d.settings, func(_ claim, x settings) bool { return now.Sub(x.at) >= store.SettingsLife })
 	as, waiting := claim{key, template}, 0
@@ -60,7 +62,9 @@ func (d *Data) dropOldestSettings(last claim) {
 
 // UseTemplateSettings implements store.Store.
 func (s *Store) UseTemplateSettings(_ context.Context, key, template string, now time.Time) (store.TemplateSettings, bool, error) {
-	s.d.mu.Lock()
+	if err := s.lock(); err != nil {
+		return store.TemplateSettings{}, false, err
+	}
 	defer s.d.mu.Unlock()
 	x, known := s.d.settings[claim{key, template}]
 	if !known || now.Sub(x.at) >= store.SettingsLife {

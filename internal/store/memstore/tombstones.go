@@ -12,13 +12,18 @@ import (
 
 // CommitEnd implements store.Store.
 func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {
-	if err := s.commit(ctx, sb, entries, nil); err != nil || !sb.Ended() {
-		return nil, err
+	if !sb.Ended() {
+		return nil, s.commit(ctx, sb, entries, nil, nil)
 	}
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
+	err = s.commit(ctx, sb, entries, nil, func() { forgotten = s.d.forgetOldest(sb) })
+	return forgotten, err
+}
+
+// forgetOldest forgets what has ended of an API key and is too much beside the sandbox
+// that has just ended, and returns the ids.
+func (d *Data) forgetOldest(sb store.Sandbox) (forgotten []string) {
 	var all []stored
-	for _, x := range s.d.boxes {
+	for _, x := range d.boxes {
 		if x.given.Config.Key == sb.Config.Key && x.given.Ended() && x.given.ID != sb.ID {
 			all = append(all, x)
 		}
@@ -26,14 +31,14 @@ func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifec
 	slices.SortFunc(all, func(a, b stored) int {
 		return cmp.Or(endOf(b).Compare(endOf(a)), cmp.Compare(a.given.ID, b.given.ID))
 	})
-	size := len(s.d.boxes[sb.ID].data)
+	size := len(d.boxes[sb.ID].data)
 	for i, x := range all {
 		if size += len(x.data); i+2 > store.MostTombstones || size > store.MostTombstoneBytes {
-			s.d.forget(x.given)
+			d.forget(x.given)
 			forgotten = append(forgotten, x.given.ID)
 		}
 	}
-	return forgotten, nil
+	return forgotten
 }
 
 func endOf(x stored) time.Time {

@@ -25,13 +25,15 @@ import (
 type harness struct {
 	open   func(t *testing.T) store.Store
 	reopen func(t *testing.T, s store.Store) store.Store
+	share  func(t *testing.T, s store.Store) store.Store
 }
 
 // Run runs the suite. open returns an empty store, and reopen what a new
-// process would find of s: it closes s and opens what it left. Both see to it
-// that the store is closed when t ends.
-func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testing.T, s store.Store) store.Store) {
-	h := harness{open: open, reopen: reopen}
+// process would find of s: it closes s and opens what it left. share returns what
+// another process would find of s while s stays open. All see to it that the store
+// is closed when t ends.
+func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t *testing.T, s store.Store) store.Store) {
+	h := harness{open: open, reopen: reopen, share: share}
 	for _, c := range []struct {
 		name string
 		test func(*testing.T, harness)
@@ -93,6 +95,10 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen func(t *testi
 		{"IdempotencyKeys", testIdempotencyKeys},
 		{"KeyLimits", testKeyLimits},
 		{"SnapshotLimits", testSnapshotLimits},
+		{"Claims", testClaims},
+		{"TwoServers", testTwoServers},
+		{"Fenced", testFenced},
+		{"LeaseWriters", testLeaseWriters},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}

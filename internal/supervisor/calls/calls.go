@@ -29,6 +29,7 @@ import (
 type Ending struct {
 	lifecycle.Entry
 	Record lifecycle.Record
+	Err    error // nobody will know how it ends; nil otherwise
 }
 
 // Sandbox is the owner of one sandbox, as a call sees it. Each channel tells the end
@@ -116,7 +117,7 @@ func By(op, actor string) lifecycle.Meta {
 func Wait(ctx context.Context, ended <-chan Ending) (Ending, error) {
 	select {
 	case e := <-ended:
-		return e, nil
+		return e, e.Err
 	case <-ctx.Done():
 		return Ending{}, outcome.Waited(ctx)
 	}
@@ -149,4 +150,11 @@ func (w Waiting) Tell(op string, end Ending) {
 		ch <- end // has room for one
 	}
 	delete(w, op)
+}
+
+// Abandon tells all who wait why they will not hear how their operations end.
+func (w Waiting) Abandon(why error) {
+	for op := range w {
+		w.Tell(op, Ending{Err: why})
+	}
 }

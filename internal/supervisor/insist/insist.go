@@ -48,6 +48,20 @@ func (r *Remover) Insist(remove func() error, failed string, args ...any) {
 // Wait returns when nothing is tried any more. The context must have ended.
 func (r *Remover) Wait() { r.wg.Wait() }
 
+// Every calls f again and again until ctx ends, each time so long after the time before.
+func Every(ctx context.Context, d time.Duration, f func()) {
+	tick := time.NewTicker(d)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			f()
+		}
+	}
+}
+
 // Sleep returns false, at once, when ctx ends.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	select {

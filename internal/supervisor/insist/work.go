@@ -1,6 +1,9 @@
 package insist
 
-import "sync"
+import (
+	"iter"
+	"sync"
+)
 
 // Work is goroutines that somebody can wait for. Unlike with a sync.WaitGroup, more may
 // begin while somebody waits for the last: calls go on while a server stops. The zero
@@ -20,6 +23,21 @@ func (w *Work) Go(f func()) {
 		defer w.end()
 		f()
 	}()
+}
+
+// Each calls f with each of all, of which at most so many at once, and returns when that
+// is done.
+func Each[T any](most int, all iter.Seq[T], f func(T)) {
+	var work sync.WaitGroup
+	turns := make(chan struct{}, most)
+	for one := range all {
+		turns <- struct{}{}
+		work.Go(func() {
+			defer func() { <-turns }()
+			f(one)
+		})
+	}
+	work.Wait()
 }
 
 func (w *Work) end() {

@@ -1,0 +1,242 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// tables are those with what must not be lost, each after those that its rows belong to,
+// with what their rows are read in the order of.
+var tables = []struct{ name, order string }{
+	{"secrets", "name"},
+	{"keys", "rowid"},
+	{"ssh_keys", "rowid"},
+	{"used_secrets", "rowid"},
+	{"volumes", "rowid"},
+	{"webhooks", "id"},
+	{"sandboxes", "id"},
+	{"events", "seq"},
+	{"code_contexts", "id"},
+	{"snapshots", "rowid"},
+	{"templates", "id"},
+	{"builds", "id"},
+	{"template_settings", "template"},
+	{"parts", "part"},
+}
+
+// IsURL reports whether what names a database is the URL of one on a server of PostgreSQL,
+// and not a path.
+func IsURL(ref string) bool {
+	return strings.HasPrefix(ref, "postgres://") || strings.HasPrefix(ref, "postgresql://")
+}
+
+// CheckEmpty returns an errdef.Exists if anything was ever stored but secrets of the
+// server.
+func (s *SQL) CheckEmpty(ctx context.Context) error {
+	return s.explain(checkEmpty(ctx, s.reader, s.name), "look into the store %s", s.name)
+}
+
+func checkEmpty(ctx context.Context, q querier, name string) error {
+	for _, t := range tables[1:] {
+		has, err := holds(ctx, q, `SELECT 1 FROM `+t.name+` LIMIT 1`)
+		if err != nil {
+			return err
+		}
+		if has {
+			return errdef.New(errdef.Exists, "store_not_empty", "the database %s has records already, and nothing was changed", name).
+				WithRemedy("give an empty database; one that a start was copying into when it was cut off can be dropped and made anew")
+		}
+	}
+	return nil
+}
+
+// identity is the secret that tells a database from all others, also from those that it was
+// copied into.
+const identity = "identity"
+
+// Identity returns what tells the database of a store from all others.
+func Identity(ctx context.Context, s *SQL) (string, error) {
+	secret, err := s.Secret(ctx, identity)
+	return identityOf(secret), err
+}
+
+func identityOf(secret []byte) string {
+	sum := sha256.Sum256(secret)
+	return hex.EncodeToString(sum[:16])
+}
+
+// Glance is what is seen of a database without changing anything in it.
+type Glance struct {
+	Identity string        // empty for a database that has none yet
+	Holder   Server        // the server that was asked for; zero for one that is not known
+	Left     time.Duration // of its lease, below zero for one that has ended
+}
+
+// Look looks at the database of a URL, and who has the lease of a server there.
+func Look(ctx context.Context, url, server string) (g Glance, err error) {
+	s, err := dial(url, silentWithin)
+	if err != nil {
+		return g, err
+	}
+	defer s.Close()
+	has, err := s.engine.version(ctx, s.reader)
+	if err != nil || has == 0 {
+		return g, s.explain(err, "look into the store %s", s.name)
+	}
+	secret, err := readSecret(ctx, s.reader, identity)
+	if err == nil {
+		g.Identity = identityOf(secret)
+		var left int64
+		err = s.reader.QueryRowContext(ctx, `SELECT name, place, epoch, lease_until - `+s.engine.now()+` FROM servers WHERE id = ?`, server).
+			Scan(&g.Holder.Name, &g.Holder.Place, &g.Holder.Epoch, &left)
+		g.Holder.ID, g.Left = server, time.Duration(left)*time.Millisecond
+	}
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return g, s.explain(err, "look into the store %s", s.name)
+}
+
+// Import copies all that is in the database at path, which nobody uses, into this store, or
+// nothing. It is refused as [SQL.CheckEmpty] says.
+func Import(ctx context.Context, to *SQL, path string) error {
+	from, err := Open(ctx, path)
+	if err != nil {
+		return err
+	}
+	return to.explain(errors.Join(transfer(ctx, from, to, `DELETE FROM secrets WHERE name = '`+identity+`'`), from.Close()), "copy %s into the store %s", path, to.name)
+}
+
+// Copy writes the database that ref names, a path or a URL, to the new file to, as it is at
+// one moment after the call. Servers may use it meanwhile. The copy needs nothing beside it.
+// It is not on the disk yet.
+func Copy(ctx context.Context, ref, to string) error {
+	if !IsURL(ref) {
+		return copyFile(ctx, ref, to)
+	}
+	from, err := dial(ref, copiesWithin)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	if err := checkCurrent(ctx, from); err != nil {
+		return from.explain(err, "copy store %s", from.name)
+	}
+	copied, err := Open(ctx, to)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(transfer(ctx, from, copied, `SELECT 1`), copied.Close())
+	return copied.explain(from.explain(err, "copy store %s", from.name), "write the copy")
+}
+
+// copyFile is Copy of a database of SQLite.
+func copyFile(ctx context.Context, path, to string) error {
+	s := newSQL(path, sqliteFile{path})
+	db, err := connect(path, 1, url.Values{"_pragma": {lockWait}})
+	if err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	defer db.Close()
+	if err := inspectVersion(ctx, db, &Inspection{path: path}); err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	if _, err := db.ExecContext(ctx, `VACUUM INTO ?`, to); err != nil {
+		return s.explain(err, "copy store %s", path)
+	}
+	return os.Chmod(to, 0o600)
+}
+
+// checkCurrent refuses a database whose schema is not the one of this program.
+func checkCurrent(ctx context.Context, s *SQL) error {
+	has, err := s.engine.version(ctx, s.reader)
+	if err != nil {
+		return err
+	}
+	if known := len(s.engine.steps()); has < known {
+		return errdef.New(errdef.Unsupported, "database_too_old", "database %s has schema version %d, and this drowse reads version %d", s.name, has, known).
+			WithRemedy("use the drowse of the server that writes to it, or start this one as the server first")
+	}
+	return checkVersion(s.name, has, len(s.engine.steps()))
+}
+
+// transfer copies all tables, as they are at one moment, in one transaction that ends with
+// a statement.
+func transfer(ctx context.Context, from, to *SQL, last string) (err error) {
+	reading, err := from.engine.snapshot(ctx, from.reader)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = reading.Rollback() }()
+	tx, err := to.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // no effect after Commit
+	if err := to.engine.alone(ctx, tx); err != nil {
+		return err
+	}
+	if err := checkEmpty(ctx, tx, to.name); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `DELETE FROM secrets`); err != nil {
+		return err
+	}
+	for _, t := range tables {
+		if err := copyTable(ctx, reading, tx, t.name, t.order); err != nil {
+			return fmt.Errorf("table %s: %w", t.name, err)
+		}
+	}
+	// Numbers of events that are gone are not given again.
+	var seq int64
+	if err := reading.QueryRowContext(ctx, from.engine.lastEvent()).Scan(&seq); err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	if err := to.engine.setLastEvent(ctx, tx, seq); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, last); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func copyTable(ctx context.Context, from, to *sql.Tx, table, order string) error {
+	rows, err := from.QueryContext(ctx, `SELECT * FROM `+table+` ORDER BY `+order)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	insert, err := to.PrepareContext(ctx, `INSERT INTO `+table+` (`+strings.Join(columns, ", ")+`) VALUES (?`+strings.Repeat(", ?", len(columns)-1)+`)`)
+	if err != nil {
+		return err
+	}
+	defer insert.Close()
+	values, at := make([]any, len(columns)), make([]any, len(columns))
+	for i := range values {
+		at[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(at...); err != nil {
+			return err
+		}
+		if _, err := insert.ExecContext(ctx, values...); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}

@@ -1,0 +1,184 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store/pgtest"
+)
+
+// connectInternal connects to the store of a URL and closes it with the test.
+func connectInternal(t *testing.T, url string) *SQL {
+	t.Helper()
+	s, err := Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// columnsOf returns the columns of each table, with whether they must have a value, as a
+// query says them.
+func columnsOf(t *testing.T, s *SQL, query string) map[string][]string {
+	t.Helper()
+	type row struct{ table, column string }
+	rows, err := collect(t.Context(), s.reader, func(rows *sql.Rows) (r row, err error) {
+		err = rows.Scan(&r.table, &r.column)
+		return r, err
+	}, query)
+	if err != nil || len(rows) == 0 {
+		t.Fatalf("%d columns, %v", len(rows), err)
+	}
+	all := map[string][]string{}
+	for _, r := range rows {
+		all[r.table] = append(all[r.table], r.column)
+	}
+	for _, columns := range all {
+		slices.Sort(columns)
+	}
+	return all
+}
+
+// TestSchemasAgree: both databases hold the same tables, columns and unique indexes, except
+// for what each needs for itself.
+func TestSchemasAgree(t *testing.T) {
+	lite := openInternal(t, filepath.Join(t.TempDir(), "drowse.db"))
+	pg := connectInternal(t, pgtest.Shared(t).NewDatabase(t))
+
+	want := columnsOf(t, lite, `SELECT t.name, c.name || CASE WHEN c."notnull" = 1 OR c.pk > 0 THEN ' must' ELSE '' END || ' ' || c.type
+		FROM pragma_table_list t JOIN pragma_table_info(t.name) c WHERE t.schema = 'main' AND t.name NOT LIKE 'sqlite_%'`)
+	got := columnsOf(t, pg, `SELECT table_name, column_name || CASE WHEN is_nullable = 'NO' THEN ' must' ELSE '' END || ' ' ||
+		CASE data_type WHEN 'bigint' THEN 'INTEGER' WHEN 'text' THEN 'TEXT' WHEN 'bytea' THEN 'BLOB' ELSE data_type END
+		FROM information_schema.columns WHERE table_schema = 'public' AND column_name <> 'rowid' AND table_name <> 'schema_version'`)
+	for _, table := range slices.Sorted(maps.Keys(want)) {
+		if !slices.Equal(got[table], want[table]) {
+			t.Errorf("table %s has\n%q in PostgreSQL, and\n%q in SQLite", table, got[table], want[table])
+		}
+		delete(got, table)
+	}
+	for table := range got {
+		t.Errorf("table %s is in PostgreSQL alone", table)
+	}
+
+	unique := columnsOf(t, lite, `SELECT t.name, (SELECT group_concat(c.name, ',') FROM pragma_index_info(i.name) c) FROM pragma_table_list t JOIN pragma_index_list(t.name) i
+		WHERE t.schema = 'main' AND i."unique" = 1 AND t.name NOT LIKE 'sqlite_%'`)
+	inPG := columnsOf(t, pg, `SELECT c.relname, (SELECT string_agg(a.attname, ',' ORDER BY k.n) FROM unnest(i.indkey::int[]) WITH ORDINALITY k (attnum, n) JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum)
+		FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.indisunique AND n.nspname = 'public'`)
+	unique["events"] = append(unique["events"], "seq") // SQLite makes no index of it
+	for i, columns := range unique["ssh_keys"] {       // PostgreSQL's is of a digest
+		unique["ssh_keys"][i] = strings.Replace(columns, "key,public_key", "key", 1)
+	}
+	for table, columns := range unique {
+		if !slices.Equal(inPG[table], columns) {
+			t.Errorf("what is unique in table %s is %q in PostgreSQL, and %q in SQLite", table, inPG[table], columns)
+		}
+	}
+
+	for table := range want {
+		listed := slices.ContainsFunc(tables, func(x struct{ name, order string }) bool { return x.name == table })
+		if counted := table == "tombstones" || table == "servers"; listed == counted {
+			t.Errorf("table %s is copied: %v", table, listed)
+		}
+	}
+	collations, err := collect(t.Context(), pg.reader, scanText, `SELECT table_name || '.' || column_name FROM information_schema.columns
+		WHERE table_schema = 'public' AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C'`)
+	if err != nil || len(collations) > 0 {
+		t.Errorf("these do not sort by their bytes: %q, %v", collations, err)
+	}
+}
+
+func TestParametersAreNumbered(t *testing.T) {
+	for query, want := range map[string]string{
+		`SELECT 1`:                   `SELECT 1`,
+		`VALUES (?, ?)`:              `VALUES ($1, $2)`,
+		`a = ?1 AND b = ?2 OR c=?1`:  `a = $1 AND b = $2 OR c=$1`,
+		`a = ?2 AND b = ?`:           `a = $2 AND b = $3`,
+		`SELECT ?`:                   `SELECT $1`,
+		`name >= ?2 || ':' LIMIT ?1`: `name >= $2 || ':' LIMIT $1`,
+	} {
+		for range 2 { // the second time it is known
+			if got := numbered(query); got != want {
+				t.Errorf("%s: %s, want %s", query, got, want)
+			}
+		}
+	}
+}
+
+// TestPostgresIsToldItsSettings: a typing error in a connection's parameters would go
+// unnoticed until a crash.
+func TestPostgresIsToldItsSettings(t *testing.T) {
+	server := pgtest.Shared(t)
+	url := server.NewDatabase(t)
+	for _, name := range []string{"synchronous_commit = off", "default_transaction_isolation = 'serializable'", "statement_timeout = 7"} {
+		pgtest.SQL(t, url, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+strings.ReplaceAll(name, "'", "''")+`', current_database()); END $$`)
+	}
+	s := connectInternal(t, url)
+	for name, want := range map[string]string{
+		"synchronous_commit": "on", "default_transaction_isolation": "read committed", "statement_timeout": "12s",
+		"idle_in_transaction_session_timeout": "3s", "lock_timeout": "6s", "application_name": "drowse",
+	} {
+		var got string
+		if err := s.writer.QueryRow(`SELECT current_setting(?)`, name).Scan(&got); err != nil || got != want {
+			t.Errorf("%s = %s, %v; want %s", name, got, err, want)
+		}
+	}
+	if _, err := s.reader.Exec(`DELETE FROM keys`); err == nil {
+		t.Error("a reader's connection can write")
+	}
+}
+
+// TestPostgresIsNewer: a database that a newer drowse has written is left alone.
+func TestPostgresIsNewer(t *testing.T) {
+	url := pgtest.Shared(t).NewDatabase(t)
+	s := connectInternal(t, url)
+	if _, err := s.writer.Exec(`UPDATE schema_version SET version = 99`); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Connect(t.Context(), url)
+	if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "database_too_new" {
+		t.Errorf("Connect = %v, want database_too_new", err)
+	}
+}
+
+// TestWriterIsStopped: a process that is stopped in its transaction does not keep others
+// from writing for long, and nothing of it is there afterwards.
+func TestWriterIsStopped(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for a session to be ended")
+	}
+	t.Parallel()
+	url := pgtest.Shared(t).NewDatabase(t)
+	stopped, s := connectInternal(t, url), connectInternal(t, url)
+	begun, end, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- stopped.write(t.Context(), noKey, func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO volumes (id, name, created_at) VALUES ('stopped', 'v', '')`)
+			close(begun)
+			<-end
+			return err
+		})
+	}()
+	<-begun
+	err := s.AddVolume(t.Context(), Volume{ID: "other", Name: "v"})
+	close(end)
+	if err != nil {
+		t.Errorf("while another process is stopped: %v", err)
+	}
+	if err := <-ended; !errdef.Is(stopped.explain(err, "write"), errdef.Unavailable) {
+		t.Errorf("the one that was stopped: %v, want that its session was ended", err)
+	}
+	if err := stopped.AddVolume(t.Context(), Volume{ID: "again", Name: "w"}); err != nil {
+		t.Errorf("the one that was stopped, afterwards: %v", err)
+	}
+	if all, err := s.Volumes(t.Context()); err != nil || len(all) != 2 || all[0].ID != "other" && all[1].ID != "other" {
+		t.Errorf("volumes are %+v, %v", all, err)
+	}
+}
