@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/store/pgtest"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -58,6 +59,7 @@ type server struct {
 	log    *logBuffer
 	client *client.Client
 
+	store  string // URL of its database; empty for SQLite
 	cmd    *exec.Cmd
 	exited chan error // has room for one; what Wait returned
 
@@ -103,7 +105,7 @@ func newServer(t testing.TB, dir string) *server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, dir: dir, addr: addr, log: &logBuffer{}, client: c}
+	return &server{t: t, dir: dir, addr: addr, store: storeOf(t, dir), log: &logBuffer{}, client: c}
 }
 
 // freeAddress returns a loopback address that nobody listens on. Nobody else
@@ -139,6 +141,9 @@ func (s *server) command() *exec.Cmd {
 	if deltas := os.Getenv("DROWSE_DELTA_PAUSES"); deltas != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_DELTA_PAUSES="+deltas)
 	}
+	if s.store != "" {
+		cmd.Env = append(cmd.Env, "DROWSE_STORE="+s.store)
+	}
 	// Most tests are about images and what is left of a runtime.
 	cmd.Env = append(cmd.Env, "DROWSE_LIGHT_SLEEP="+cmp.Or(os.Getenv("DROWSE_LIGHT_SLEEP"), "0"))
 	cmd.Dir = s.cwd
@@ -147,6 +152,22 @@ func (s *server) command() *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = time.Second // for its output
 	return cmd
+}
+
+// stores are the databases of state directories, in a run of all tests with PostgreSQL.
+var stores sync.Map
+
+// storeOf returns the URL of the database of a state directory; empty for SQLite.
+func storeOf(t testing.TB, dir string) string {
+	if os.Getenv("DROWSE_TEST_STORE") != "postgres" {
+		return ""
+	}
+	if url, ok := stores.Load(dir); ok {
+		return url.(string)
+	}
+	url := pgtest.Shared(t).NewDatabase(t)
+	stores.Store(dir, url)
+	return url
 }
 
 // start starts the server and waits until it answers.
