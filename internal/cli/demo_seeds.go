@@ -148,8 +148,14 @@ func (w watched) Nap(ctx context.Context, after time.Duration) error {
 	return w.d.client.SetTimeout(ctx, w.d.sandbox.ID, after)
 }
 
-// Pause implements sleeps.Sandbox.
-func (w watched) Pause(ctx context.Context) error { return w.d.client.Pause(ctx, w.d.sandbox.ID) }
+// Pause implements sleeps.Sandbox. The sandbox may have fallen asleep by itself just now.
+func (w watched) Pause(ctx context.Context) error {
+	err := w.d.client.Pause(ctx, w.d.sandbox.ID)
+	if e, ok := errors.AsType[*client.Error](err); ok && e.Code == "already_paused" {
+		return nil
+	}
+	return err
+}
 
 // Info implements sleeps.Sandbox.
 func (w watched) Info(ctx context.Context) (client.Info, error) {

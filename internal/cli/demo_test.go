@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/client"
 )
 
 func TestHostProcesses(t *testing.T) {
@@ -42,16 +45,25 @@ func testHostProcesses(t *testing.T, id, arg string, want int) {
 	if got, err := hostProcesses(id); err != nil || got.count != 0 || got.String() != "no process, 0 MiB" {
 		t.Fatalf("before: got %v, %v", got, err)
 	}
-	cmd := exec.Command("sh", "-c", "read line", arg)
+	cmd := exec.Command("sh", "-c", "read line; echo here; read line", arg)
 	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// Start returns when the program has been executed, so its command line
-	// is in place.
+	// Its command line and memory are in place when it reads.
+	if _, err := io.WriteString(stdin, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(stdout, make([]byte, len("here\n"))); err != nil {
+		t.Fatal(err)
+	}
 	got, err := hostProcesses(id)
 	if err != nil || got.count != want || (got.bytes > 0) != (want > 0) {
 		t.Errorf("got %+v, %v; want %d process with memory", got, err, want)
@@ -192,5 +204,27 @@ func TestParsePlace(t *testing.T) {
 		if got := parsePlace(text); got != want {
 			t.Errorf("%q: got %+v, want %+v", text, got, want)
 		}
+	}
+}
+
+// TestDemoSleepsMeanwhile: a sandbox of the demo that falls asleep by itself, just before
+// the key that pauses it, is asleep as it was to be.
+func TestDemoSleepsMeanwhile(t *testing.T) {
+	code := "already_paused"
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusConflict)
+		fmt.Fprintf(w, `{"error": {"code": %q, "message": "no"}}`, code)
+	}))
+	defer server.Close()
+	c, err := client.New(client.Options{URL: server.URL, APIKey: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := watched{&demo{client: c, sandbox: &client.Sandbox{ID: "i1"}}}
+	if err := w.Pause(t.Context()); err != nil {
+		t.Errorf("a sandbox that sleeps already: %v", err)
+	}
+	if code = "pause_failed"; w.Pause(t.Context()) == nil {
+		t.Error("a pause that fails has no error")
 	}
 }
