@@ -13,6 +13,7 @@ import (
 // gone by status 502 and these fields.
 type reply struct {
 	SandboxID       string `json:"sandboxId,omitempty"`
+	Server          string `json:"server,omitempty"` // that has the sandbox, where that is another one
 	Message         string `json:"message"`
 	Path            string `json:"path,omitempty"`
 	Port            int    `json:"port,omitempty"`

@@ -25,6 +25,9 @@ type conn struct {
 	client netip.Addr
 	in     stream
 	secure bool
+	// peer says that another server of the database has made the connection, for
+	// requests of its clients: client and secure are then those of the last request.
+	peer bool
 
 	loopback bool            // it came to a loopback address
 	tcp      syscall.RawConn // of the client; nil if that is not by TCP
@@ -105,6 +108,7 @@ func (c *conn) serve() {
 		c.in.shrink()
 	}
 	if !c.handedOver {
+		c.endInOrder()
 		_ = c.in.conn.Close()
 	}
 	c.stopWatching()
@@ -116,17 +120,30 @@ func (c *conn) serveRequest() bool {
 	if c.begun && !c.enter(phaseIdle) {
 		return false
 	}
-	head, err := c.in.readHead(maxHead, maxTarget, func() { c.enter(phaseHead) })
+	most := maxHead
+	if c.peer {
+		most += maxForwarded
+	}
+	head, err := c.in.readHead(most, maxTarget, func() { c.enter(phaseHead) })
 	if err != nil {
 		c.refuse(err)
 		return false
 	}
 	c.begun = true
-	if speaksHTTP2(c.in.buffered()) {
+	if !c.peer && speaksHTTP2(c.in.buffered()) {
 		c.handOver()
 		return false
 	}
 	c.enter(phaseAnswer)
+	size := len(head)
+	if c.peer {
+		own, client, secure, ok := cutForwarded(head)
+		if !ok {
+			c.refuse(errNotForwarded)
+			return false
+		}
+		head, c.client, c.secure = own, client, secure
+	}
 	c.req, err = h1.ParseRequest(head, c.fields[:0])
 	req := &c.req
 	if req.Fields != nil {
@@ -136,8 +153,8 @@ func (c *conn) serveRequest() bool {
 		c.refuse(err)
 		return false
 	}
-	c.in.skip(len(head))
-	c.r = request{method: req.Method, host: req.Host, target: req.Target, header: &req.Fields, client: c.client, secure: c.secure, loopback: c.loopback}
+	c.in.skip(size)
+	c.r = request{method: req.Method, host: req.Host, target: req.Target, header: &req.Fields, client: c.client, secure: c.secure, loopback: c.loopback, peer: c.peer}
 	r := &c.r
 	if refusal := c.s.refuseTarget(r); refusal != nil {
 		c.stopWatching()
@@ -145,7 +162,7 @@ func (c *conn) serveRequest() bool {
 		return c.answer(r, refusal, !req.Close && c.drain(req), req.Method)
 	}
 	if routes(r) {
-		c.x = exchange{c: c, req: req, r: r}
+		c.x = exchange{c: c, head: head, req: req, r: r}
 		if !c.x.serve() {
 			return false
 		}
@@ -246,12 +263,20 @@ type discard struct{ net.Conn }
 // Write implements io.Writer.
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
 
+// endInOrder lets the connection be closed without a reset; see setLinger.
+func (c *conn) endInOrder() {
+	if c.peer {
+		setLinger(c.in.conn, -1)
+	}
+}
+
 // handOver gives the connection to net/http, which speaks HTTP/2.
 func (c *conn) handOver() {
 	c.stopWatching()
+	c.endInOrder()
 	c.handedOver = true
 	given := c.in.conn
-	if !c.secure {
+	if !c.secure && !c.peer {
 		client, all := c.client, &c.s.clients
 		given = &handed{Conn: given, prefix: bytes.Clone(c.in.buffered()), onEnd: func() { all.leave(client) }}
 	}
@@ -260,7 +285,8 @@ func (c *conn) handOver() {
 		now := t.ConnectionState()
 		state = &now
 	}
-	given = newFrames(given, state, c.s.headPatience, &room{all: c.s.buffers, holder: c.in.room.holder})
+	f := newFrames(given, state, c.s.headPatience, &room{all: c.s.buffers, holder: c.in.room.holder})
+	f.peer, given = c.peer, f
 	if !c.s.h2conns.give(given) {
 		_ = given.Close()
 	}

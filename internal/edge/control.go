@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,9 @@ func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
 	}
 	r = r.WithContext(c.ctx)
 	r.RemoteAddr, r.ContentLength, r.Body = c.in.conn.RemoteAddr().String(), max(req.Length, -1), http.NoBody
-	if t, ok := c.in.conn.(*tls.Conn); ok {
+	if c.peer {
+		r = forwardedRequest(r, c.client, c.secure)
+	} else if t, ok := c.in.conn.(*tls.Conn); ok {
 		state := t.ConnectionState()
 		r.TLS = &state
 	}
@@ -121,7 +124,9 @@ type controlWriter struct {
 	out      []byte // of the body, not sent yet
 	sending  bool   // the head is sent
 	chunked  bool
-	hijacked bool // the handler has the connection, and ends with it
+	told     string // the length that the handler has said when it began; empty for none
+	written  int64  // of the body
+	hijacked bool   // the handler has the connection, and ends with it
 	err      error
 }
 
@@ -134,7 +139,7 @@ func (w *controlWriter) Header() http.Header { return w.header }
 // WriteHeader implements http.ResponseWriter.
 func (w *controlWriter) WriteHeader(status int) {
 	if w.status == 0 {
-		w.status = status
+		w.status, w.told = status, w.header.Get("Content-Length")
 	}
 }
 
@@ -150,6 +155,7 @@ func (w *controlWriter) Write(p []byte) (int, error) {
 	for n := 0; ; {
 		piece := p[n:min(len(p), n+controlBuffer)]
 		w.out = append(w.out, piece...)
+		w.written += int64(len(piece))
 		if n += len(piece); len(w.out) > controlBuffer {
 			if err := w.flush(false); err != nil {
 				return n, err
@@ -185,6 +191,7 @@ func (w *controlWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	w.hijacked = true
 	w.c.stopWatching()
+	w.c.endInOrder()
 	up := &hijacked{Conn: w.c.in.conn, c: w.c}
 	if w.status != 0 {
 		head := appendStatusLine(nil, w.status, http.StatusText(w.status))
@@ -299,6 +306,10 @@ func (w *controlWriter) finish() bool {
 		return false
 	}
 	w.WriteHeader(http.StatusOK)
+	if w.told != "" && w.told != strconv.FormatInt(w.written, 10) && w.req.Method != http.MethodHead && bodyAllowed(w.status) {
+		w.c.breakOff() // nobody may take what there is for all of it
+		return false
+	}
 	if b := w.body; b != nil && b.left == h1.Chunked && !b.expects && !w.sending {
 		_ = w.drained(unreadPatience) // to know how much it is
 	}

@@ -17,6 +17,7 @@ type counts struct {
 	classes     map[string][6]prometheus.Counter // by protocol and class of status: looked up once
 	bytes       *prometheus.CounterVec
 	in, out     prometheus.Counter
+	forwarded   prometheus.Counter
 	woken       prometheus.Histogram
 }
 
@@ -37,6 +38,9 @@ func newCounts() *counts {
 		bytes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "drowse_edge_bytes_total", Help: "Bytes of bodies passed on, by direction.",
 		}, []string{"direction"}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "drowse_edge_forwarded_requests_total", Help: "Requests passed on to the server of the database that has their sandbox.",
+		}),
 		woken: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "drowse_edge_wake_wait_seconds", Help: "How long requests waited for a sandbox that slept.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 13),
@@ -55,7 +59,7 @@ func newCounts() *counts {
 }
 
 func (c *counts) parts() []prometheus.Collector {
-	return []prometheus.Collector{c.connections, c.refused, c.malformed, c.requests, c.bytes, c.woken}
+	return []prometheus.Collector{c.connections, c.refused, c.malformed, c.requests, c.bytes, c.forwarded, c.woken}
 }
 
 // Describe implements prometheus.Collector.
@@ -89,12 +93,16 @@ func (e *edge) served(r *request, p *passage, protocol string, status int, sent,
 	if !e.accessLog {
 		return
 	}
-	var id string
+	var id, server string
 	var port int
 	if p != nil {
-		id, port = p.id, p.port
+		id, port, server = p.id, p.port, p.server
 	}
-	e.log.Info("request", slog.String("sandbox", id), slog.Int("port", port), slog.String("method", r.method),
+	log := e.log
+	if server != "" {
+		log = log.With(slog.String("server", server))
+	}
+	log.Info("request", slog.String("sandbox", id), slog.Int("port", port), slog.String("method", r.method),
 		slog.String("host", r.host), slog.String("path", rawPath(r.target)), slog.String("protocol", protocol),
 		slog.Int("status", status), slog.Int64("sent", sent), slog.Int64("received", received),
 		slog.Duration("dur", time.Since(begin)), slog.String("client", r.client.String()), slog.Bool("woke", p != nil && p.asleep))

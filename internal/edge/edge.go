@@ -49,15 +49,32 @@ type Sandboxes interface {
 	CheckPreview(ctx context.Context, id string, port int, token string) error
 }
 
+// Peers are the other servers of the database.
+type Peers interface {
+	// Holder returns the server that has the sandbox of an id; empty where that is this
+	// one, or nobody.
+	Holder(ctx context.Context, id string) (server string, err error)
+	// Dial connects to the edge of a server, to its [Server.ServePeers], over mutual TLS
+	// whose handshake is done. The protocol, as in ALPN, is http/1.1 or h2.
+	Dial(ctx context.Context, server, protocol string) (net.Conn, error)
+}
+
+// HeaderForwarded is the first field of a request that another server of the database has
+// passed on. It tells from where that came: "for=192.0.2.1; secure=1".
+const HeaderForwarded = "Drowse-Forwarded"
+
 // edge is what requests of every protocol have in common.
 type edge struct {
 	sandboxes Sandboxes
+	peers     Peers                           // nil for none
 	mayUse    func(apiKey, owner string) bool // nil for nobody
 	log       *slog.Logger
 	limits    Limits
 	counts    *counts
 	accessLog bool
 	upstreams upstreams
+	toPeers   peerTransports
+	ends      <-chan struct{} // closed when the server ends
 	signers   *signers
 
 	ownCookies []string // see Options
@@ -68,6 +85,7 @@ const headerTraffic = "E2b-Traffic-Access-Token"
 // passage is a request that may go on to its sandbox.
 type passage struct {
 	target
+	server  string // of the database, which has the sandbox, and is to do all else; "" for this one
 	access  supervisor.Access
 	asleep  bool   // the sandbox does not run now
 	token   string // the sandbox's access token, in place of the API key that the request carries; "" to pass on what it carries
@@ -103,7 +121,7 @@ func (e *edge) admit(ctx context.Context, r *request, p *passage) *reply {
 	}
 	to, err := e.sandboxes.Admission(t.id)
 	if err != nil {
-		return gone(t.id, err)
+		return e.elsewhere(ctx, r, t, err, p)
 	}
 	*p = passage{
 		target: t,
@@ -140,6 +158,9 @@ func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok b
 		return false, refusal
 	}
 	v.p = &v.admitted
+	if v.p.server != "" {
+		return v.pass(e, b), nil
+	}
 	if v.lease, refusal = e.acquire(ctx, r, v.p); v.lease == nil {
 		return false, refusal
 	}
@@ -154,6 +175,9 @@ func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok b
 // connect opens a connection to the visit's port. The protocol, as in ALPN, is
 // what will be spoken if that is a port with TLS.
 func (v *visit) connect(ctx context.Context, protocol string) (net.Conn, error) {
+	if v.p.server != "" {
+		return v.lease.Dial(ctx, v.p.port)
+	}
 	conn, err := v.lease.DialPatiently(ctx, v.p.port)
 	if err != nil || !v.p.https {
 		return conn, err
@@ -412,6 +436,9 @@ func portClosed(p *passage) *reply {
 
 // brokeOff is the answer where there is none of the sandbox's port, or one that is none.
 func brokeOff(p *passage, err error) *reply {
+	if p.server != "" {
+		return peerFailed(p, err)
+	}
 	a := &reply{Code: http.StatusBadGateway, SandboxID: p.id, Port: p.port, Message: "The connection to the sandbox's port broke before it answered"}
 	e, ok := errors.AsType[*h1.Error](err)
 	switch {

@@ -160,6 +160,9 @@ func (x *exchange) farewell(m messages, c *h1.Chunks) error {
 // interrupted is the answer to a request whose lease was cut before the sandbox
 // had answered. Unlike one that never got in, it may have been carried out.
 func interrupted(p *passage, why error) *reply {
+	if p.server != "" {
+		return brokeOff(p, why)
+	}
 	a := gone(p.id, why)
 	a.Interrupted = true
 	if lifecycle.Ended(why) {

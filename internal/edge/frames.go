@@ -30,6 +30,7 @@ type framesKey struct{}
 type frames struct {
 	net.Conn
 	secure   *tls.ConnectionState // nil if it came without TLS
+	peer     bool                 // see conn
 	patience time.Duration
 	heads    share // of the head that is being read
 	bodies   unread

@@ -22,6 +22,9 @@ const goneAfter = 40 * time.Second
 // keepAsking has a quiet connection asked whether its other end is there. What it is
 // asked is answered long before it is silent.
 func keepAsking(nc net.Conn, goneAfter time.Duration) {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
 	if t, ok := nc.(*net.TCPConn); ok {
 		every := max(goneAfter/4, time.Second)
 		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3})
@@ -60,7 +63,7 @@ func silent(raw syscall.RawConn, most time.Duration) bool {
 }
 
 // watchSilence closes a connection whose other end is silent for too long, until stop
-// is called.
+// is called or the connection is closed.
 func watchSilence(nc net.Conn, most time.Duration) (stop func()) {
 	raw := tcpOf(nc)
 	if raw == nil {
@@ -73,6 +76,7 @@ func watchSilence(nc net.Conn, most time.Duration) (stop func()) {
 		case ctx.Err() != nil:
 		case silent(raw, most):
 			_ = nc.Close()
+		case raw.Control(func(uintptr) {}) != nil: // closed
 		default:
 			time.AfterFunc(most/8, look)
 		}
@@ -89,6 +93,9 @@ const hangUpPatience = 5 * time.Second
 // sandbox is put to sleep, or the server ends.
 func (v *visit) hangUp(r *request) {
 	word := r.header.Get(agentapi.HeaderHangUp)
+	if v.p.server != "" { // which sees that the client has gone
+		return
+	}
 	if v.p.port != agentapi.Port || !agentapi.IsHangUpWord(word) {
 		return
 	}

@@ -26,12 +26,16 @@ import (
 // handler serves the requests of HTTP/2 connections.
 func (s *Server) handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, ok := false, true
 		if f, ok := r.Context().Value(framesKey{}).(*frames); ok {
-			r.TLS = f.secure
+			r.TLS, peer = f.secure, f.peer
 			defer f.requests.more(-1)
 		}
-		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil}
-		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok {
+		if peer {
+			r, ok = takeForwarded(r)
+		}
+		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil, peer: peer}
+		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && !peer {
 			q.loopback = isLoopback(local)
 		}
 		x := exchange2{s: s, w: w, r: r, q: &q, begin: time.Now()}
@@ -46,7 +50,13 @@ func (s *Server) handler() http.Handler {
 			return
 		}
 		defer leave()
-		refusal := s.refuse2(&q, r, fields)
+		var refusal *reply
+		if !ok {
+			refusal = s.malformed(errNotForwarded)
+		}
+		if refusal == nil {
+			refusal = s.refuse2(&q, r, fields)
+		}
 		if refusal == nil {
 			refusal = s.refuseTarget(&q)
 		}
@@ -216,11 +226,17 @@ func (x *exchange2) relay(ctx context.Context) {
 		x.idle = time.AfterFunc(most, x.breakOff)
 		defer x.idle.Stop()
 	}
+	answerEnded := func(error) {}
 	if x.r.ContentLength != 0 {
 		// While net/http waits for more of the body it looks at nothing else, and
 		// would not notice a cut.
 		body := x.r.Body
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
+		answerEnded = func(err error) {
+			if err != nil {
+				_ = body.Close() // or net/http waits for its end before it ends a stream that was reset
+			}
+		}
 		x.half = true
 		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodyEnded}
 	}
@@ -243,12 +259,12 @@ func (x *exchange2) relay(ctx context.Context) {
 			// has its trailers there, and they count only if nothing follows.
 			proxy.FlushInterval = 0
 		}
-		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }, end: func(error) {}}
+		resp.Body = &countedBody{ReadCloser: resp.Body, note: func(n int) { x.count(&x.sent, n) }, end: answerEnded}
 		contentType := resp.Header.Get("Content-Type")
 		if isEventStream(contentType) {
 			x.lease.Streams()
 		}
-		if m := messagesOf(resp.StatusCode, "", contentType); m != nil {
+		if m := messagesOf(resp.StatusCode, "", contentType); m != nil && x.p.server == "" {
 			resp.Body = x.follow(resp.Body, m)
 		}
 		if x.p.prefix != "" {
@@ -288,6 +304,10 @@ func (x *exchange2) count(c *int64, n int) {
 // rewrite changes nothing but where the request goes, and keeps what is only
 // for the edge.
 func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
+	if x.p.server != "" {
+		x.forward(p)
+		return
+	}
 	path := x.p.path
 	if x.p.preview {
 		path = withoutPreview(path)
@@ -301,18 +321,23 @@ func (x *exchange2) rewrite(p *httputil.ProxyRequest) {
 	}
 	p.Out.URL = urlOf(x.p.id, path)
 	p.Out.Host = x.p.hostInside(p.In.Host)
-	p.Out.Trailer = p.In.Trailer // the same map: its values come after the body
-	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
-		if v, ok := p.In.Header[name]; ok {
-			p.Out.Header[name] = v
-		}
-	}
+	keepSent(p)
 	if x.p.mask != "" {
 		p.Out.Header.Set("X-Forwarded-Host", p.In.Host)
 	}
 	if x.p.token != "" {
 		p.Out.Header.Del(headerAPIKey)
 		p.Out.Header.Set(agentapi.HeaderAccessToken, x.p.token)
+	}
+}
+
+// keepSent gives what goes out what httputil takes from every request.
+func keepSent(p *httputil.ProxyRequest) {
+	p.Out.Trailer = p.In.Trailer // the same map: its values come after the body
+	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if v, ok := p.In.Header[name]; ok {
+			p.Out.Header[name] = v
+		}
 	}
 }
 
@@ -353,6 +378,9 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
 	case bad != nil:
 		x.reply(x.s.malformed(&h1.Error{Status: http.StatusBadRequest, Reason: "the request's body did not come as announced: " + bad.Error()}))
+	case x.p.server != "":
+		x.s.logPeer(x.p, err)
+		x.reply(peerFailed(x.p, err))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		x.reply(portClosed(x.p))
 	default:
@@ -363,12 +391,21 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 
 // transport returns what carries the request, and what to call after it.
 func (x *exchange2) transport(grpc bool) (rt *http.Transport, done func()) {
-	protocol := "http/1.1"
+	protocol, dial := "http/1.1", x.connect
 	if grpc {
 		protocol = "h2"
 	}
+	switch {
+	case x.p.server == "":
+	case !grpc:
+		return x.s.TransportTo(x.p.server), func() {}
+	default:
+		dial = func(ctx context.Context, protocol string) (net.Conn, error) {
+			return x.s.dialPeer(ctx, x.p.server, protocol)
+		}
+	}
 	rt = &http.Transport{
-		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return x.connect(ctx, protocol) },
+		DialContext:        func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, protocol) },
 		DisableCompression: true,
 		Protocols:          new(http.Protocols),
 	}

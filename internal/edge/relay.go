@@ -23,10 +23,11 @@ import (
 // answer.
 type exchange struct {
 	visit
-	c   *conn
-	req *h1.Request
-	r   *request
-	up  *upstream
+	c    *conn
+	head string // of the request, as it came
+	req  *h1.Request
+	r    *request
+	up   *upstream
 
 	taken bool // the body is no longer the client connection's next bytes
 	// upload is closed when the body has been read or never will be; nil if it
@@ -134,7 +135,7 @@ func (x *exchange) reusable(resp *h1.Response) bool {
 	switch {
 	case resp.Close || resp.Minor == 0 || x.unsent:
 		return false
-	case x.p.port == agentapi.Port:
+	case x.door() == agentapi.Port:
 		return true
 	case resp.Status == http.StatusNoContent || resp.Status == http.StatusNotModified:
 		return x.repeatable() && !slices.ContainsFunc(resp.Fields, func(f h1.Field) bool { return isFraming(f.Name) })
@@ -158,7 +159,7 @@ func (x *exchange) send() (*h1.Response, *reply) {
 		return nil, x.dialFailed(err)
 	}
 	head, err := x.try(up)
-	if err != nil && repeatable && up.reused && x.upload == nil && x.c.ctx.Err() == nil && isClosed(err) {
+	if err != nil && repeatable && up.reused && x.upload == nil && x.c.ctx.Err() == nil && (isClosed(err) || x.p.server != "" && isClosedPeer(err)) {
 		if up, err = x.g.open(x.c.ctx, &x.visit); err != nil {
 			return nil, x.dialFailed(err)
 		}
@@ -183,6 +184,10 @@ func (x *exchange) send() (*h1.Response, *reply) {
 // failed logs a request whose connection broke before the answer: whether a
 // user's server does that is its own affair; the agent does not.
 func (x *exchange) failed(err error) {
+	if x.p.server != "" {
+		x.c.s.logPeer(x.p, err)
+		return
+	}
 	level := slog.LevelDebug
 	if x.p.port == agentapi.Port {
 		level = slog.LevelWarn
@@ -206,6 +211,9 @@ func (x *exchange) dialFailed(err error) *reply {
 		return nil
 	case x.g.isCut():
 		return x.cutReply()
+	case x.p.server != "":
+		x.c.s.logPeer(x.p, err)
+		return peerFailed(x.p, err)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return portClosed(x.p)
 	}
@@ -388,6 +396,10 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	if isEventStream(contentType) {
 		x.lease.Streams()
 	}
+	var m messages
+	if x.p.server == "" { // that one ends its streams itself
+		m = messagesOf(resp.Status, "", contentType)
+	}
 	keep = !x.req.Close && resp.Length != h1.UntilClose && !x.awaits
 	if resp.Close && x.upload != nil && !x.uploaded() {
 		keep = false // it will not read the rest, and that may be much
@@ -404,7 +416,7 @@ func (x *exchange) answer(resp *h1.Response) (keep bool, err error) {
 	if _, err := x.c.in.conn.Write(out); err != nil {
 		return false, err
 	}
-	return keep, x.copyAnswer(resp, messagesOf(resp.Status, "", contentType))
+	return keep, x.copyAnswer(resp, m)
 }
 
 // uploaded reports whether the body has been read whole.
@@ -445,7 +457,10 @@ func (x *exchange) tunnel(resp *h1.Response) bool {
 		return x.broken()
 	}
 	x.step(func(e *ending) { e.answered = true })
-	m := messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")
+	var m messages
+	if x.p.server == "" {
+		m = messagesOf(resp.Status, resp.Fields.Get("Upgrade"), "")
+	}
 	var inward sync.WaitGroup
 	inward.Go(func() {
 		if x.bodyEnded() {
@@ -536,6 +551,9 @@ func (x *exchange) noted(count *int64) func(int) {
 }
 
 func (x *exchange) appendRequestHead(out []byte) []byte {
+	if x.p.server != "" {
+		return appendForwarded(out, x.head, x.r)
+	}
 	path := x.p.path
 	if x.p.preview {
 		path = withoutPreview(path)

@@ -36,6 +36,8 @@ type Limits struct {
 // Options is what a [Server] is made of.
 type Options struct {
 	Sandboxes Sandboxes
+	// Peers has the sandboxes that are not here; nil for nobody.
+	Peers Peers
 	// Control answers what is for no sandbox.
 	Control http.Handler
 	// MayUse reports whether the bearer of an API key may use a sandbox. Nil is
@@ -120,7 +122,7 @@ func (c *clients) leave(client netip.Addr) {
 // NewServer returns a server that serves when Serve is called.
 func NewServer(o Options) *Server {
 	s := &Server{
-		edge:    edge{sandboxes: o.Sandboxes, mayUse: o.MayUse, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners(), ownCookies: o.OwnCookies},
+		edge:    edge{sandboxes: o.Sandboxes, peers: o.Peers, mayUse: o.MayUse, log: o.Log, limits: o.Limits, counts: newCounts(), accessLog: o.AccessLog, signers: newSigners(), ownCookies: o.OwnCookies},
 		control: o.Control,
 		h2conns: newHandedOver(),
 		domain:  hostName(o.Domain),
@@ -134,6 +136,7 @@ func NewServer(o Options) *Server {
 		goneAfter:    goneAfter,
 	}
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.ends = s.ctx.Done()
 	s.h2 = &http.Server{
 		Handler: s.handler(), ReadHeaderTimeout: headPatience, IdleTimeout: idlePatience, MaxHeaderBytes: maxHead,
 		ErrorLog: slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug), Protocols: new(http.Protocols),
@@ -184,12 +187,17 @@ func (s *Server) Serve(ln net.Listener) error {
 		s.h2conns.close()
 		<-h2
 	}()
+	return s.acceptAll(ln, func(c net.Conn) { s.accept(c, s.tls) })
+}
+
+// acceptAll accepts connections until ln is closed or Shutdown is called.
+func (s *Server) acceptAll(ln net.Listener, accept func(net.Conn)) error {
 	for wait := time.Duration(0); ; {
 		c, err := ln.Accept()
 		switch {
 		case err == nil:
 			wait = 0
-			s.accept(c, s.tls)
+			accept(c)
 			continue
 		case s.isClosing():
 			return http.ErrServerClosed
@@ -240,6 +248,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		err = ctx.Err()
 	}
 	s.stop()
+	s.toPeers.close()
 	s.mu.Lock()
 	for c := range s.conns {
 		c.breakOff()
@@ -302,7 +311,11 @@ func (s *Server) accept(nc net.Conn, certificates *tls.Config) {
 		return
 	}
 	keepAsking(nc, s.goneAfter)
-	c := newConn(s, nc, client, certificates)
+	s.startLocked(newConn(s, nc, client, certificates))
+}
+
+// startLocked serves a connection; s.mu is held.
+func (s *Server) startLocked(c *conn) {
 	s.conns[c] = struct{}{}
 	s.counts.connections.Inc()
 	s.ended.Add(1)
@@ -319,7 +332,7 @@ func (s *Server) forget(c *conn) {
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	s.counts.connections.Dec()
-	if !c.secure && !c.handedOver {
+	if !c.peer && !c.secure && !c.handedOver {
 		s.clients.leave(c.client) // else its connection does, at its end
 	}
 }

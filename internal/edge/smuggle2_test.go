@@ -49,6 +49,7 @@ func TestNothingIsSmuggledByHTTP2(t *testing.T) {
 	}{
 		{"h2c, net/http", direct.Listener.Addr().String(), nil},
 		{"h2c, nginx", behind, nil},
+		{"h2c, passed on, net/http", direct.Listener.Addr().String(), nil},
 		{"TLS, net/http", direct.Listener.Addr().String(), &tls.Config{Certificates: authority.TLS.Certificates}},
 	} {
 		f := newFleet(t, nil)
@@ -56,7 +57,13 @@ func TestNothingIsSmuggledByHTTP2(t *testing.T) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", way.behind)
 		}
-		edge := strings.TrimPrefix(f.serveWith(t, Options{AccessLog: true, Log: slog.New(log), TLS: way.tls}), "http://")
+		edge := ""
+		if strings.Contains(way.name, "passed on") {
+			edge = f.servePair(t, func(a, _ *Options) { a.AccessLog, a.Log = true, slog.New(log) }).a
+		} else {
+			edge = f.serveWith(t, Options{AccessLog: true, Log: slog.New(log), TLS: way.tls})
+		}
+		edge = strings.TrimPrefix(edge, "http://")
 		refused, onlyHere := 0, []string{}
 		for _, c := range cases {
 			conn := dialPlain(t, edge)

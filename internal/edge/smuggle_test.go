@@ -36,13 +36,19 @@ func TestNothingIsSmuggled(t *testing.T) {
 	if len(cases) < 300 {
 		t.Errorf("only %d cases", len(cases))
 	}
-	for _, server := range []struct{ name, addr string }{{"net/http", direct.Listener.Addr().String()}, {"nginx", behind}} {
+	for _, server := range []struct{ name, addr string }{{"net/http", direct.Listener.Addr().String()}, {"nginx", behind}, {"passed on, net/http", direct.Listener.Addr().String()}} {
 		f := newFleet(t, nil)
 		f.dial = func(ctx context.Context) (net.Conn, error) {
 			var d net.Dialer
 			return d.DialContext(ctx, "tcp", server.addr)
 		}
-		edge := strings.TrimPrefix(f.serveWith(t, Options{AccessLog: true, Log: slog.New(log)}), "http://")
+		edge := ""
+		if strings.HasPrefix(server.name, "passed on") {
+			edge = f.servePair(t, func(a, _ *Options) { a.AccessLog, a.Log = true, slog.New(log) }).a
+		} else {
+			edge = f.serveWith(t, Options{AccessLog: true, Log: slog.New(log)})
+		}
+		edge = strings.TrimPrefix(edge, "http://")
 		refused := 0
 		for _, c := range cases {
 			log.take()

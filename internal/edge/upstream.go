@@ -196,9 +196,9 @@ func (g *generation) portLocked(n int) *port {
 
 // dial returns a connection to a visit's port. A kept one is used if repeatable, that
 // is, if the request may be sent again in case the server has just closed it;
-// and to the agent, which does not do that. Either must be alive.
+// and to the agent or another server, which do not do that. Either must be alive.
 func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upstream, error) {
-	n := v.p.port
+	n := v.door()
 	reusable := repeatable || n == agentapi.Port
 	g.mu.Lock()
 	p := g.portLocked(n)
@@ -213,7 +213,7 @@ func (g *generation) dial(ctx context.Context, v *visit, repeatable bool) (*upst
 		_ = up.conn.Close()
 	}
 	var turn chan *upstream
-	if !g.over && len(p.unproven) >= crowd && reusable && time.Now().After(p.alone) {
+	if !g.over && len(p.unproven) >= crowd && reusable && v.p.server == "" && time.Now().After(p.alone) {
 		turn = make(chan *upstream, 1)
 		p.waiting = append(p.waiting, turn)
 	}
@@ -262,7 +262,7 @@ func (g *generation) open(ctx context.Context, v *visit) (*upstream, error) {
 	if err != nil {
 		return nil, err
 	}
-	up := &upstream{stream: newStream(conn), g: g, port: v.p.port, opened: time.Now()}
+	up := &upstream{stream: newStream(conn), g: g, port: v.door(), opened: time.Now()}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.portLocked(up.port).unproven[up] = struct{}{}

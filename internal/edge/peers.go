@@ -1,0 +1,301 @@
+package edge
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/edge/h1"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// Several servers share one database, and a request can come to any of them. The one it
+// came to passes it on as it is to the one that has its sandbox, which admits it, wakes
+// the sandbox, and rewrites what is to be rewritten. Between them is one more hop of
+// HTTP, by mutual TLS, that only says from where the request came.
+
+const (
+	// peerPatience is how long a connection to another server may take.
+	peerPatience = 5 * time.Second
+	// maxForwarded is what HeaderForwarded adds to a head, at most.
+	maxForwarded = 128
+	// maxPeerBuffers is maxClientBuffers for all other servers together, which serve
+	// many clients.
+	maxPeerBuffers = maxBuffers / 2
+)
+
+// elsewhere looks for a sandbox that is not here. Without a reply, p goes on to the
+// server that has it. A request that has been passed on is not passed on again.
+func (e *edge) elsewhere(ctx context.Context, r *request, t target, absent error, p *passage) *reply {
+	if e.peers == nil || r.peer || !errdef.Is(absent, errdef.NotFound) {
+		return gone(t.id, absent)
+	}
+	server, err := e.peers.Holder(ctx, t.id)
+	switch {
+	case err != nil:
+		e.log.Warn("server of a sandbox not found out", "sandbox", t.id, "err", err)
+		return &reply{Code: http.StatusServiceUnavailable, SandboxID: t.id, ErrorCode: codeUnreachable, retryAfter: 1,
+			Message: "The sandbox is not on this server, and which one has it could not be found out now. Send the request again; if that lasts, see whether the servers reach their database"}
+	case server == "":
+		return gone(t.id, absent)
+	}
+	*p = passage{target: target{id: t.id, port: t.port}, server: server}
+	return nil
+}
+
+const codeUnreachable = "server_unreachable"
+
+// pass enters the server that has the visit's sandbox. False if this server ends.
+func (v *visit) pass(e *edge, b breaker) bool {
+	e.counts.forwarded.Inc()
+	v.lease = e.leaseOf(v.p.server)
+	v.g = e.upstreams.enter("server "+v.p.server, v.lease) // no sandbox has such an id
+	ok, _ := v.g.board(b, 0)
+	return ok
+}
+
+// leaseOf returns what stands for a lease where another server has the sandbox. It is
+// cut when this server ends.
+func (e *edge) leaseOf(server string) *supervisor.Lease {
+	return &supervisor.Lease{
+		Dial:     func(ctx context.Context, _ int) (net.Conn, error) { return e.dialPeer(ctx, server, "http/1.1") },
+		Cut:      e.ends,
+		Why:      func() error { return errEnds },
+		Progress: func(int) {}, Streams: func() {}, Release: func() {},
+	}
+}
+
+var errEnds = errors.New("this server ends")
+
+// door is the port that the visit's connections are kept under. Another server's edge
+// keeps connections as the agent does: it leaves nothing of a request unread, and ends
+// one that is idle only when it ends itself. Then a new one would get nowhere either.
+func (v *visit) door() int {
+	if v.p.server != "" {
+		return agentapi.Port
+	}
+	return v.p.port
+}
+
+// dialPeer connects to a server. The error is an *unreachable.
+func (e *edge) dialPeer(ctx context.Context, server, protocol string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, peerPatience)
+	defer cancel()
+	conn, err := e.peers.Dial(ctx, server, protocol)
+	if err != nil {
+		return nil, &unreachable{err}
+	}
+	keepAsking(conn, goneAfter)
+	watchSilence(conn, goneAfter)
+	return conn, nil
+}
+
+// unreachable is why a server got nothing of a request.
+type unreachable struct{ err error }
+
+func (u *unreachable) Error() string { return u.err.Error() }
+func (u *unreachable) Unwrap() error { return u.err }
+
+// peerFailed is the answer where another server has the sandbox and gave none. It says
+// nothing of the sandbox, which is there.
+func peerFailed(p *passage, err error) *reply {
+	a := &reply{Code: http.StatusServiceUnavailable, SandboxID: p.id, Server: p.server, ErrorCode: codeUnreachable, retryAfter: 1}
+	a.Message = "The sandbox is on the server " + p.server + ", which could not be reached. Send the request again; if that lasts, see why that server is down"
+	if _, ok := errors.AsType[*unreachable](err); !ok {
+		a.Interrupted = true
+		a.Message = "The connection to the server " + p.server + ", which has the sandbox, broke before it answered. See whether the request was carried out, then send it again; if that lasts, see why that server is down"
+	}
+	return a
+}
+
+func (e *edge) logPeer(p *passage, err error) {
+	e.log.Warn("request not answered by the server of its sandbox", "sandbox", p.id, "server", p.server, "err", err)
+}
+
+// appendForwarded appends a request's head as it came, and from where. The field comes
+// first: what of that name the client has sent is its own affair.
+func appendForwarded(out []byte, head string, r *request) []byte {
+	begin := strings.IndexByte(head, '\n') + 1
+	out = append(out, head[:begin]...)
+	out = appendField(out, HeaderForwarded, forwardedValue(r.client, r.secure))
+	return append(out, head[begin:]...)
+}
+
+// SetForwarded says in the header of a request that is passed on from where r came.
+func SetForwarded(h http.Header, r *http.Request) {
+	h[HeaderForwarded] = append([]string{forwardedValue(parseAddr(r.RemoteAddr), r.TLS != nil)}, h[HeaderForwarded]...)
+}
+
+func forwardedValue(client netip.Addr, secure bool) string {
+	from := "unknown" // of a connection that is none of a network
+	if client.IsValid() {
+		from = client.WithZone("").String()
+	}
+	if secure {
+		return "for=" + from + "; secure=1"
+	}
+	return "for=" + from + "; secure=0"
+}
+
+func parseForwarded(value string) (client netip.Addr, secure, ok bool) {
+	from, last, _ := strings.Cut(value, "; secure=")
+	from, ok = strings.CutPrefix(from, "for=")
+	if !ok || last != "0" && last != "1" {
+		return netip.Addr{}, false, false
+	}
+	client, err := netip.ParseAddr(from)
+	return client, last == "1", err == nil || from == "unknown"
+}
+
+var errNotForwarded = &h1.Error{Status: http.StatusBadRequest, Reason: "requests that another server passes on begin with a field " + HeaderForwarded + ", and this one has none that can be read"}
+
+// cutForwarded takes from a head what the server that passed it on has put into it.
+// The rest is the head that came to that one.
+func cutForwarded(head string) (rest string, client netip.Addr, secure, ok bool) {
+	const name = HeaderForwarded + ":"
+	for i := strings.IndexByte(head, '\n') + 1; 0 < i && i < len(head); {
+		line, after, _ := strings.Cut(head[i:], "\n")
+		if len(line) >= len(name) && strings.EqualFold(line[:len(name)], name) {
+			client, secure, ok = parseForwarded(strings.Trim(line[len(name):], " \t\r"))
+			return head[:i] + after, client, secure, ok
+		}
+		i += len(line) + len("\n")
+	}
+	return "", netip.Addr{}, false, false
+}
+
+// takeForwarded is cutForwarded for a request by HTTP/2.
+func takeForwarded(r *http.Request) (*http.Request, bool) {
+	values := r.Header[HeaderForwarded]
+	if len(values) == 0 {
+		return r, false
+	}
+	client, secure, ok := parseForwarded(values[0])
+	if !ok {
+		return r, false
+	}
+	if r.Header[HeaderForwarded] = values[1:]; len(values) == 1 {
+		delete(r.Header, HeaderForwarded)
+	}
+	return forwardedRequest(r, client, secure), true
+}
+
+// forwardedRequest returns a request as one that a client made here.
+func forwardedRequest(r *http.Request, client netip.Addr, secure bool) *http.Request {
+	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, true))
+	r.RemoteAddr, r.TLS = ":0", nil
+	if client.IsValid() {
+		r.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+	}
+	if secure {
+		r.TLS = &tls.ConnectionState{HandshakeComplete: true}
+	}
+	return r
+}
+
+type forwardedKey struct{}
+
+// Forwarded reports whether another server of the database has passed on the request of
+// a context. It is not to be passed on again.
+func Forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+
+// ServePeers accepts connections that other servers of the database have made, beside
+// Serve, until ln is closed or Shutdown is called. Whoever gets through ln is trusted to
+// be one of them: ln asks for certificates and verifies them. It accepts a *tls.Conn
+// whose protocols, in ALPN, are h2 and http/1.1, and whose configuration has
+// SessionTicketsDisabled: a ticket would come beside an answer, and a connection where
+// something came unasked is not used again.
+func (s *Server) ServePeers(ln net.Listener) error { return s.acceptAll(ln, s.acceptPeer) }
+
+// acceptPeer serves a connection that another server has made. That one has counted the
+// client.
+func (s *Server) acceptPeer(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closing {
+		breakOff(nc)
+		return
+	}
+	keepAsking(nc, s.goneAfter)
+	setLinger(nc, 0)
+	c := newConn(s, nc, clientAddr(nc), nil)
+	c.peer, c.loopback = true, false
+	c.in.room.holder = ration.Holder{Name: "servers", Most: maxPeerBuffers}
+	s.startLocked(c)
+}
+
+// setLinger says how the kernel closes a connection of another server: 0 is as one that
+// broke, which it is if this process is killed. That one would take another end for the
+// end of an answer that has no length: crypto/tls does not insist on a close_notify.
+// Who ends the connection in order sets it to -1 before.
+func setLinger(nc net.Conn, seconds int) {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	if t, ok := nc.(*net.TCPConn); ok {
+		_ = t.SetLinger(seconds)
+	}
+}
+
+// forward passes a request by HTTP/2 on to the server that has its sandbox.
+func (x *exchange2) forward(p *httputil.ProxyRequest) {
+	p.Out.URL = urlOf("server", x.q.target)
+	p.Out.Host = p.In.Host
+	keepSent(p)
+	SetForwarded(p.Out.Header, p.In)
+}
+
+// peerTransports are what carries requests by HTTP/2 to other servers, by HTTP/1.1: each
+// has a connection for itself while it is under way.
+type peerTransports struct {
+	mu sync.Mutex
+	to map[string]*http.Transport // by server
+}
+
+// TransportTo returns what carries requests to the edge of a server, whose URL has another
+// host.
+func (e *edge) TransportTo(server string) *http.Transport {
+	p := &e.toPeers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t := p.to[server]; t != nil {
+		return t
+	}
+	t := &http.Transport{
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dialPeer(ctx, server, "http/1.1") },
+		DisableCompression:  true,
+		Protocols:           new(http.Protocols),
+		IdleConnTimeout:     agentIdle,
+		MaxIdleConnsPerHost: idlePerPort,
+	}
+	t.Protocols.SetHTTP1(true)
+	if p.to == nil {
+		p.to = map[string]*http.Transport{}
+	}
+	p.to[server] = t
+	return t
+}
+
+// close closes the connections that are idle.
+func (p *peerTransports) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.to {
+		t.CloseIdleConnections()
+	}
+}
+
+// isClosedPeer is isClosed for a connection to another server: one that was killed has
+// not ended its TLS.
+func isClosedPeer(err error) bool { return isClosed(err) || errors.Is(err, io.ErrUnexpectedEOF) }
