@@ -4,7 +4,9 @@
 // A key is the text "e2b_" followed by lowercase hex digits, the only form that
 // every E2B client sends without complaint. Only its SHA-256 is stored, so a
 // key can be shown once, when it is made, and never again. All keys are held in
-// memory: Check does no I/O and takes the same time for every well-formed key.
+// memory: Check does no I/O and takes the same time for every well-formed key. Where
+// several servers share a store, it looks there for one that is unknown, once in a
+// while (see [Keys.Follow]).
 //
 // A missing, a malformed, an unknown and an expired key are all
 // errdef.Unauthorized; the messages differ, so that a user knows what to mend. A
@@ -38,6 +40,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 )
 
 const (
@@ -62,7 +65,7 @@ type Store interface {
 	AddKey(ctx context.Context, k store.Key) error
 	Keys(ctx context.Context) ([]store.Key, error)
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
-	UpdateKey(ctx context.Context, id string, c store.KeyChange) error
+	UpdateKey(ctx context.Context, id string, c store.KeyChange) (store.Key, error)
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -79,6 +82,7 @@ type Keys struct {
 	keys []*entry          // all that the store has, oldest first
 	lent map[[32]byte]loan // by the digests of texts that Lend returned
 
+	again   *follow.Again     // see Follow
 	rate    int               // see SetRate
 	revoked []func(id string) // see OnRevoke
 	refused atomic.Uint64     // checks that failed
@@ -181,7 +185,7 @@ func (k *Keys) ensurePreset(ctx context.Context, preset string) (bool, error) {
 	case e == nil:
 		_, err := k.add(ctx, Request{Name: k.unused("preset key"), Role: store.RoleAdmin}, preset)
 		return err == nil, err
-	case e.Role != store.RoleAdmin || !e.ExpiresAt.IsZero():
+	case !e.Lasting():
 		return false, errdef.New(errdef.Invalid, "invalid_api_key_preset",
 			"the preset API key is key %s, which was made with the role %s or to expire: a server is given an admin key without an end", e.ID, e.Role).
 			WithRemedy("leave it out, or preset another")
@@ -265,6 +269,16 @@ func Admit(keys Checker, r *http.Request, needs Permission) (store.Key, error) {
 	return key, Require(key, needs)
 }
 
+// Admits reports whether a request has an API key that is good. It counts for nothing.
+func (k *Keys) Admits(r *http.Request) bool {
+	text := FromHeader(r.Header)
+	if text == "" || len(text) > maxLen {
+		return false
+	}
+	_, err := k.check(text)
+	return err == nil
+}
+
 // CodeRate is the code of the error of a key that calls too often.
 const CodeRate = "key_rate_exceeded"
 
@@ -327,6 +341,12 @@ func (k *Keys) check(text string) (store.Key, error) {
 	e := find(k.entries(), text)
 	if e == nil {
 		e = k.borrowed(text)
+	}
+	if e == nil && k.again != nil {
+		if err := k.again.Now(k.base); err != nil {
+			return store.Key{}, err
+		}
+		e = find(k.entries(), text)
 	}
 	if e == nil {
 		return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key").

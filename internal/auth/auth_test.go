@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -73,22 +72,19 @@ func (m *memory) fail(err error) {
 	m.err = err
 }
 
-func (m *memory) UpdateKey(_ context.Context, id string, c store.KeyChange) error {
+func (m *memory) UpdateKey(_ context.Context, id string, c store.KeyChange) (store.Key, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err != nil {
-		return m.err
+		return store.Key{}, m.err
 	}
 	i := slices.IndexFunc(m.keys, func(have store.Key) bool { return have.ID == id })
-	at := &m.keys[i]
-	at.Name = cmp.Or(c.Name, at.Name)
-	if c.Hash != [32]byte{} {
-		at.Hash, at.Prefix, at.Suffix = c.Hash, c.Prefix, c.Suffix
+	next := m.keys[i]
+	if err := c.Apply(&next); err != nil {
+		return store.Key{}, err
 	}
-	if c.Limits != nil {
-		at.Limits = *c.Limits
-	}
-	return nil
+	m.keys[i] = next
+	return next, nil
 }
 
 func (m *memory) RemoveKey(_ context.Context, id string) error {
@@ -97,7 +93,11 @@ func (m *memory) RemoveKey(_ context.Context, id string) error {
 	if m.err != nil {
 		return m.err
 	}
-	m.keys = slices.DeleteFunc(m.keys, func(k store.Key) bool { return k.ID == id })
+	rest := slices.DeleteFunc(slices.Clone(m.keys), func(k store.Key) bool { return k.ID == id })
+	if !slices.ContainsFunc(rest, store.Key.Lasting) && slices.ContainsFunc(m.keys, store.Key.Lasting) {
+		return store.ErrLastAdmin()
+	}
+	m.keys = rest
 	return nil
 }
 

@@ -93,7 +93,7 @@ func (k *Keys) List() []store.Key {
 // Change is what is to change of a key. What is nil stays.
 type Change struct {
 	Name   *string
-	Limits func(*store.KeyLimits) // changes those that the key has
+	Limits func(*store.KeyLimits) // changes those that the key has; it may be called more than once
 }
 
 // Change changes a key. What goes on in its name goes on, and new limits hold from the
@@ -104,34 +104,73 @@ func (k *Keys) Change(ctx context.Context, id string, c Change) (store.Key, erro
 			return store.Key{}, err
 		}
 	}
-	k.changes.Lock()
-	defer k.changes.Unlock()
-	e := k.byID(id)
-	if e == nil {
-		return store.Key{}, unknownKey(id)
-	}
-	limits := *e.limits.Load()
-	if c.Limits != nil {
-		c.Limits(&limits)
-	}
-	if err := checkLimits(limits); err != nil {
+	if err := k.look(id); err != nil {
 		return store.Key{}, err
 	}
 	// Without a change of the name, the store must not judge it: older servers let keys
 	// have the same name.
-	next := store.KeyChange{Limits: &limits}
+	var next store.KeyChange
 	if c.Name != nil {
 		next.Name = *c.Name
 	}
-	if err := k.store.UpdateKey(ctx, id, next); err != nil {
-		return store.Key{}, err
+	if c.Limits != nil {
+		next.Limits = func(l *store.KeyLimits) error {
+			c.Limits(l)
+			return checkLimits(*l)
+		}
 	}
-	if c.Name != nil {
-		e.name.Store(c.Name)
+	return k.update(ctx, id, next)
+}
+
+// look returns an error unless there is a key of that id, which another server may just
+// have made.
+func (k *Keys) look(id string) error {
+	if k.byID(id) == nil && k.again != nil {
+		if err := k.again.Now(k.base); err != nil {
+			return err
+		}
 	}
-	e.limits.Store(&limits)
-	k.bound(e)
+	if k.byID(id) == nil {
+		return unknownKey(id)
+	}
+	return nil
+}
+
+// update changes a key as it is stored, which another server may have changed since it
+// was read, and takes over what it is then.
+func (k *Keys) update(ctx context.Context, id string, c store.KeyChange) (store.Key, error) {
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	key, err := k.store.UpdateKey(ctx, id, c)
+	if err != nil {
+		return store.Key{}, k.missed(id, err)
+	}
+	keys := k.entries()
+	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
+	if i < 0 { // Refresh has come in between, and may be behind
+		i = len(keys)
+		keys = append(slices.Clip(keys), nil)
+	}
+	has := keys[i]
+	k.mu.Lock()
+	e := k.follow(has, key)
+	k.keys = slices.Clone(keys)
+	k.keys[i] = e
+	k.mu.Unlock()
+	if has != nil && e != has {
+		has.revoke()
+	}
 	return e.current(), nil
+}
+
+// missed forgets a key if an error of the store says that it is gone: another server has
+// revoked it. The caller holds changes.
+func (k *Keys) missed(id string, err error) error {
+	if !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	k.forget(id)
+	return unknownKey(id)
 }
 
 // Rotate gives a key another text, of the caller's choice or a new one: id, role,
@@ -146,25 +185,16 @@ func (k *Keys) Rotate(ctx context.Context, id, text string) (store.Key, string, 
 		return store.Key{}, "", errdef.New(errdef.Invalid, "key_invalid", `the new API key has the wrong form: want "e2b_" and 32 to 128 lowercase hex digits`).
 			WithRemedy("leave it out, and one is made")
 	}
-	k.changes.Lock()
-	defer k.changes.Unlock()
-	keys := k.entries()
-	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
-	if i < 0 {
-		return store.Key{}, "", unknownKey(id)
-	}
-	next := keys[i].current()
-	next.Hash, next.Prefix, next.Suffix = parts(text)
-	if err := k.store.UpdateKey(ctx, id, store.KeyChange{Hash: next.Hash, Prefix: next.Prefix, Suffix: next.Suffix}); err != nil {
+	if err := k.look(id); err != nil {
 		return store.Key{}, "", err
 	}
-	keys[i].revoke()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.keys = slices.Clone(keys)
-	k.keys[i] = k.newEntry(next)
-	k.keys[i].calls = keys[i].calls
-	return next, text, nil
+	var next store.KeyChange
+	next.Hash, next.Prefix, next.Suffix = parts(text)
+	key, err := k.update(ctx, id, next)
+	if err != nil {
+		return store.Key{}, "", err
+	}
+	return key, text, nil
 }
 
 func unknownKey(id string) error {
@@ -175,37 +205,41 @@ func unknownKey(id string) error {
 // Revoke makes a key worthless. Its sandboxes live on. The last admin key that
 // does not expire is errdef.Conflict: nobody could make another.
 func (k *Keys) Revoke(ctx context.Context, id string) error {
-	k.changes.Lock()
-	defer k.changes.Unlock()
-	keys := k.entries()
-	i := slices.IndexFunc(keys, func(e *entry) bool { return e.ID == id })
-	if i < 0 {
-		return unknownKey(id)
-	}
-	rest := slices.Delete(slices.Clone(keys), i, i+1)
-	if keys[i].lasting() && !slices.ContainsFunc(rest, (*entry).lasting) {
-		return errdef.New(errdef.Conflict, "last_admin_key", "it is the last admin key that does not expire").
-			WithRemedy("make another first")
-	}
-	if err := k.store.RemoveKey(ctx, id); err != nil {
+	if err := k.look(id); err != nil {
 		return err
 	}
-	k.mu.Lock()
-	k.keys = rest
-	k.mu.Unlock()
-	keys[i].revoke()
-	for _, f := range k.revoked {
-		f(id)
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	if err := k.store.RemoveKey(ctx, id); err != nil {
+		return k.missed(id, err)
 	}
+	k.forget(id)
 	return nil
+}
+
+// forget has a key that is stored no more worthless here. The caller holds changes.
+func (k *Keys) forget(id string) {
+	e := k.byID(id)
+	if e == nil {
+		return
+	}
+	k.mu.Lock()
+	k.keys = slices.DeleteFunc(slices.Clone(k.keys), func(other *entry) bool { return other == e })
+	k.mu.Unlock()
+	k.end(e)
+}
+
+// end ends what goes on in the name of a key that is no more.
+func (k *Keys) end(e *entry) {
+	e.revoke()
+	for _, f := range k.revoked {
+		f(e.ID)
+	}
 }
 
 // OnRevoke has f called with the id of each key that is revoked from now on, before
 // Revoke returns. It is called before there is more than one caller.
 func (k *Keys) OnRevoke(f func(id string)) { k.revoked = append(k.revoked, f) }
-
-// lasting reports whether with this key others can be made, for ever.
-func (e *entry) lasting() bool { return e.Role == store.RoleAdmin && e.ExpiresAt.IsZero() }
 
 // Limits returns what the sandboxes of a key may take together: nothing is
 // bounded for a key that there is not, or no more.

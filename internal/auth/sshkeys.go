@@ -169,6 +169,35 @@ func (k *SSHKeys) Remove(ctx context.Context, key, id string) error {
 	return nil
 }
 
+// Refresh takes over what other servers have changed. What goes on by a key that they
+// have removed ends.
+func (k *SSHKeys) Refresh(ctx context.Context) error {
+	k.changes.Lock()
+	defer k.changes.Unlock()
+	list, err := k.store.SSHKeys(ctx)
+	if err != nil {
+		return fmt.Errorf("read SSH keys again: %w", err)
+	}
+	gone := map[string]sshEntry{}
+	for _, e := range k.list() {
+		gone[e.ID] = e
+	}
+	var next []sshEntry
+	for _, key := range list {
+		e, known := gone[key.ID]
+		if !known {
+			e = k.newEntry(key)
+		}
+		delete(gone, key.ID)
+		next = append(next, e)
+	}
+	k.set(next)
+	for _, e := range gone {
+		e.remove()
+	}
+	return nil
+}
+
 // Holder is an API key in whose name an SSH key gets in.
 type Holder struct {
 	Key  store.Key

@@ -8,8 +8,8 @@
 // snapshot with a name, so that sandboxes start from it as from every other; one
 // with a start command has memory too, and its sandboxes wake instead of booting.
 //
-// A build that a server did not bring to its end has failed when the next one
-// starts. Its sandbox is ended, and snapshots that no template has are removed.
+// A build that a server did not bring to its end has failed when that starts
+// again. Its sandbox is ended, and snapshots that no template has are removed.
 // Templates and their builds are in the store; what builds said is known until the server stops.
 //
 // The package knows nothing of HTTP, and of sandboxes only what [Workshop] says.
@@ -125,7 +125,8 @@ type Yard interface {
 	// there is none.
 	End(ctx context.Context, sandbox string) error
 	Drop(ctx context.Context, snapshot string) error
-	// Left returns the sandboxes and snapshots of all builds.
+	// Left returns the sandboxes and snapshots of all builds, those of other servers not
+	// among them.
 	Left(ctx context.Context) (sandboxes, snapshots []string, err error)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 )
 
 // DefaultTag is the tag of a name that is given none.
@@ -33,10 +34,17 @@ const (
 	finishWithin = time.Hour // from when it runs to its end
 )
 
+// Store is where templates are kept.
+type Store interface {
+	store.BuiltTemplates
+	// Self returns the server whose templates this one builds.
+	Self() string
+}
+
 // Options are what a builder is made of.
 type Options struct {
 	Dir      string // for files that are uploaded
-	Store    store.BuiltTemplates
+	Store    Store
 	Workshop Workshop
 	Yard     Yard
 	// Room returns an error where the disk has no room for more.
@@ -46,10 +54,12 @@ type Options struct {
 	Log  *slog.Logger
 }
 
-// Builder is all builds of a server.
+// Builder is all builds of a server. It knows the templates of the other servers of the
+// same database too.
 type Builder struct {
 	o     Options
 	files *files
+	again follow.Again // see known
 
 	ctx  context.Context // ends the builds
 	stop context.CancelFunc
@@ -75,6 +85,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{},
 		orders: ration.NewTurns(1), turns: ration.NewTurns(sideBySide), uploads: ration.NewTurns(mostUploads),
 	}
+	b.again.Read = b.Refresh
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
 	if err := b.load(ctx); err != nil {
 		return nil, err
@@ -97,7 +108,7 @@ func (b *Builder) sweep(ctx context.Context) error {
 	needed := map[string]bool{}
 	for _, t := range b.all() {
 		next := t.Copy()
-		if failUnfinished(&next) {
+		if b.owns(&next) && failUnfinished(&next) {
 			if _, err := b.change(t.ID, func(t *Template) error { failUnfinished(t); return nil }); err != nil {
 				return err
 			}
@@ -211,9 +222,12 @@ func (b *Builder) Request(req Request) (Template, Build, error) {
 	defer b.mu.Unlock()
 	made := Build{ID: newID(), Status: Waiting, Tags: tags, Limits: req.Limits, CreatedAt: now()}
 	t, err := b.save(func() (Template, error) {
-		next := Template{ID: newTemplateID(), Name: req.Name, Key: req.Key, CreatedAt: made.CreatedAt, Tags: map[string]Tag{}}
+		next := Template{ID: newTemplateID(), Name: req.Name, Key: req.Key, CreatedAt: made.CreatedAt, Tags: map[string]Tag{}, Owner: b.o.Store.Self()}
 		if t := b.called(req.Key, req.Name); t != nil {
 			next = t.Copy()
+		}
+		if err := b.here(&next); err != nil {
+			return next, err
 		}
 		if len(next.Tags)+len(tags) > mostTags {
 			return next, tooManyTags(&next)
@@ -306,26 +320,49 @@ func (b *Builder) called(key, name string) *Template {
 
 // Template returns a template by its id, or by its name among those of an API key.
 func (b *Builder) Template(key, ref string) (Template, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	t := b.templates[ref]
-	if t == nil {
-		t = b.called(key, ref)
-	}
-	if t == nil {
-		return Template{}, store.ErrTemplateNotFound(ref)
-	}
-	return t.Copy(), nil
+	return b.known(ref, func() *Template { return cmp.Or(b.templates[ref], b.called(key, ref)) })
 }
 
-// byID returns a template.
+// byID returns a template, to do something with it. For one of another server it is a
+// store.ErrElsewhere.
 func (b *Builder) byID(id string) (Template, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if t := b.templates[id]; t != nil {
-		return t.Copy(), nil
+	t, err := b.known(id, func() *Template { return b.templates[id] })
+	if err == nil {
+		err = b.here(&t)
 	}
-	return Template{}, store.ErrTemplateNotFound(id)
+	return t, err
+}
+
+// known returns the template that is found, also one that another server has just made.
+// It calls find with mu.
+func (b *Builder) known(ref string, find func() *Template) (Template, error) {
+	look := func() (Template, error) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if t := find(); t != nil {
+			return t.Copy(), nil
+		}
+		return Template{}, store.ErrTemplateNotFound(ref)
+	}
+	t, err := look()
+	if err == nil || b.o.Store.Self() == "" {
+		return t, err
+	}
+	if err := b.again.Now(b.ctx); err != nil {
+		return t, err
+	}
+	return look()
+}
+
+// owns reports whether a template is this server's to build.
+func (b *Builder) owns(t *Template) bool { return t.Owner == b.o.Store.Self() }
+
+// here returns the error for a template that another server builds.
+func (b *Builder) here(t *Template) error {
+	if b.owns(t) {
+		return nil
+	}
+	return store.ErrElsewhere("template "+t.ID, t.Owner)
 }
 
 // Templates returns all templates, by name.
@@ -346,15 +383,17 @@ type Progress struct {
 }
 
 // Progress returns a build of a template, and up to most lines of its log after the
-// first so many.
+// first so many. It is a store.ErrElsewhere for one of another server, which alone has the log.
 func (b *Builder) Progress(template, id string, offset, most int) (Progress, error) {
-	b.mu.Lock()
-	t := b.templates[template]
-	if t == nil || t.Build(id) == nil {
-		b.mu.Unlock()
+	t, err := b.byID(template)
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
+		return Progress{}, err
+	}
+	if err != nil || t.Build(id) == nil {
 		return Progress{}, buildNotFound(template, id)
 	}
 	p := Progress{Build: *t.Build(id)}
+	b.mu.Lock()
 	j := b.journals[id]
 	b.mu.Unlock()
 	if j != nil {
@@ -378,7 +417,10 @@ func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 			return Template{}, store.ErrTemplateNotFound(id)
 		}
 		next := t.Copy()
-		err := f(&next)
+		err := b.here(&next)
+		if err == nil {
+			err = f(&next)
+		}
 		return next, err
 	})
 }
@@ -422,6 +464,9 @@ func (b *Builder) Start(template, id string, r Recipe) error {
 // Delete removes a template with all that was made for it. Sandboxes that started
 // from it go on.
 func (b *Builder) Delete(ctx context.Context, id string) error {
+	if _, err := b.byID(id); err != nil {
+		return err
+	}
 	b.mu.Lock()
 	t := b.templates[id]
 	if t == nil {

@@ -489,7 +489,7 @@ func TestTemplatesOfAServerBefore(t *testing.T) {
 }
 
 // fullStore takes nothing.
-type fullStore struct{ store.BuiltTemplates }
+type fullStore struct{ *memstore.Store }
 
 func (fullStore) PutTemplate(context.Context, Template) error { return memstore.ErrFull }
 
@@ -522,6 +522,69 @@ func TestTwoServers(t *testing.T) {
 	class(t, two.Untag(t.Context(), all[0].ID, nil), errdef.NotFound, "template_not_found")
 	if again, _, err := two.Request(Request{Name: "tpl", Key: "k1"}); err != nil || again.ID == all[0].ID {
 		t.Errorf("after the other server deleted it: %s, %v", again.ID, err)
+	}
+}
+
+// TestTemplatesOfOtherServers: each server knows the templates of all, and builds and
+// changes its own alone.
+func TestTemplatesOfOtherServers(t *testing.T) {
+	one := &world{T: t, shop: newShop(), dir: t.TempDir(), data: memstore.NewData(), server: "one"}
+	one.open()
+	one.make("done", recipe(run("one")))
+	runs := one.start("runs", recipe(run("block")))
+	<-one.blocked
+
+	two := &world{T: t, shop: newShop(), dir: t.TempDir(), data: one.data, server: "two"}
+	two.open()
+	if p, err := one.Progress("runs", runs, 0, 1); err != nil || p.Build.Status != Building {
+		t.Errorf("beside another server that starts, the build is %+v, %v", p.Build, err)
+	}
+	late, _, err := one.Request(Request{Name: "late", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := two.Builder.Template("k1", "late"); err != nil || got.ID != late.ID || got.Owner != "one" {
+		t.Errorf("what another server has just made is %+v, %v", got, err)
+	}
+	elsewhere := func(about string, err error) {
+		t.Helper()
+		if server, ok := store.Elsewhere(err); !ok || server != "one" {
+			t.Errorf("%s: %v, want that it is on server one", about, err)
+		}
+	}
+	for _, name := range []string{"done", "runs", "late"} {
+		_, _, err := two.Request(Request{Name: name, Key: "k1"})
+		elsewhere("build", err)
+		elsewhere("start", two.Start(name, runs, recipe(run("x"))))
+		_, err = two.Progress(name, runs, 0, 1)
+		elsewhere("log", err)
+		_, err = two.Tag(t.Context(), name+":default", []string{"x"})
+		elsewhere("tag", err)
+		elsewhere("untag", two.Untag(t.Context(), name, []string{"x"}))
+		_, err = two.HasFiles(name, strings.Repeat("a", 64))
+		elsewhere("files", err)
+		elsewhere("delete", two.Delete(t.Context(), name))
+	}
+
+	two.make("own", recipe(run("two")))
+	if err := one.Delete(t.Context(), "done"); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []*world{one, two} {
+		if err := w.Refresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var names []string
+		for _, tpl := range w.Templates() {
+			names = append(names, tpl.Name)
+		}
+		if want := []string{"late", "own", "runs"}; !slices.Equal(names, want) {
+			t.Errorf("server %s knows %q, want %q", w.server, names, want)
+		}
+	}
+	close(one.block)
+	if b := one.await("runs", runs); b.Status != Ready {
+		t.Errorf("after all that the build is %+v", b)
 	}
 }
 

@@ -277,8 +277,9 @@ type world struct {
 	*testing.T
 	*shop
 	*Builder
-	dir  string
-	data *memstore.Data
+	dir    string
+	data   *memstore.Data
+	server string // which claims itself; empty for none
 }
 
 func newWorld(t *testing.T) *world {
@@ -290,8 +291,14 @@ func newWorld(t *testing.T) *world {
 // open begins a server, as after a restart.
 func (w *world) open() {
 	w.Helper()
+	st := memstore.Open(w.data, memstore.Hooks{})
+	if w.server != "" {
+		if _, err := st.Claim(w.Context(), store.Server{ID: w.server, Place: w.server}, time.Hour); err != nil {
+			w.Fatal(err)
+		}
+	}
 	b, err := Open(w.Context(), Options{
-		Dir: w.dir, Store: memstore.Open(w.data, memstore.Hooks{}), Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: w.dir, Store: st, Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		w.Fatal(err)

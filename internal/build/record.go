@@ -85,11 +85,18 @@ func (b *Builder) load(ctx context.Context) error {
 	return b.reload(ctx)
 }
 
+// Refresh takes over what other servers have changed.
+func (b *Builder) Refresh(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reload(ctx)
+}
+
 // reload reads all templates again. The caller holds mu, or is alone.
 func (b *Builder) reload(ctx context.Context) error {
 	all, err := b.o.Store.Templates(ctx)
 	if err != nil {
-		return fmt.Errorf("open builds: %w", err)
+		return fmt.Errorf("read templates: %w", err)
 	}
 	b.templates = map[string]*Template{}
 	for i := range all {

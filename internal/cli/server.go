@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/netip"
 	"net/url"
 	"runtime"
@@ -41,6 +42,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	spanVar(f, &o.SSHKeepalive, "ssh-keepalive", 40*time.Second, "how often an SSH client is asked whether it is there; one that does not answer for so long is disconnected")
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.Store, "store", "", "`URL` of a PostgreSQL database that keeps the records, such as postgres://drowse@db.example.com/drowse (default: a file of SQLite in the state directory). At the first start with it, what is in that file is copied. Others on this machine can read a command line: give a password by PGPASSFILE, or set DROWSE_STORE")
+	f.StringVar(&o.PeerListen, "peer-listen", "", "`address` of this machine, such as 10.0.0.2:3443, for the other servers of the database of --store: requests that come to one of them for a sandbox here are passed on to it, with mutual TLS (default: none)")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	most, timeout, refresh := limitFlag{Duration: client.Never}, limitFlag{}, lifecycle.NoRefresh
@@ -167,12 +169,23 @@ func isPublic(host string) bool {
 	return err != nil && top != host && top != "localhost" && top != "local" && top != "internal" && top != "test"
 }
 
+// isReachable says whether an address to listen on is one that others can be told.
+func isReachable(address string) bool {
+	host, port, err := net.SplitHostPort(address)
+	ip, notIP := netip.ParseAddr(host)
+	return err == nil && host != "" && port != "" && (notIP != nil || !ip.IsUnspecified())
+}
+
 func checkServe(o settings.Server) error {
 	switch {
 	case o.Domain != "" && !domainForm.MatchString(o.Domain):
 		return usagef("--domain %s: want a domain such as sandboxes.example.com or localhost:3000, without a scheme or *", o.Domain)
 	case o.Store != "" && !strings.HasPrefix(o.Store, "postgres://") && !strings.HasPrefix(o.Store, "postgresql://"):
 		return usagef("--store: want a URL such as postgres://drowse@db.example.com/drowse") // what was given may have a password
+	case o.PeerListen != "" && o.Store == "":
+		return usagef("--peer-listen is for servers that have one database: give --store too")
+	case o.PeerListen != "" && !isReachable(o.PeerListen):
+		return usagef("--peer-listen %s: want the address at which the other servers reach this machine, such as 10.0.0.2:3443", o.PeerListen)
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):

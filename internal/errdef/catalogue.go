@@ -185,6 +185,7 @@ var catalogue = []Entry{
 	{"not_root", Forbidden, neither, "The server was not started as root.", "Start it with sudo."},
 	{"not_running", WrongState, both, "The sandbox is paused; this needs a running one.", "Resume it first."},
 	{"not_supported", Unsupported, both, "The endpoint or field is not implemented. (The E2B dialect answers 400 for a field.)", "Leave it out, or use a newer version if there is one."},
+	{"on_another_server", Conflict, both, "The request names things that several servers have, each some of them.", "Name only what one server has."},
 	{"otlp_endpoint_invalid", Invalid, neither, "--otlp-endpoint is no URL of a collector.", "Name the collector's address for OTLP over HTTP, such as http://localhost:4318."},
 	{"otlp_headers_invalid", Invalid, neither, "--otlp-headers cannot be read.", "Write headers like Authorization=Bearer%20TOKEN,X-Tenant=NAME."},
 	{"out_of_disk", NotFound, both, "The sandbox has ended: it was over its disk limit, and there was no space left to pause it.", "Create a new one with a larger disk limit, or store less in it."},

@@ -9,7 +9,7 @@
 //
 // Values are stored encrypted, by AES-256-GCM. The key for that is in a file of its
 // own, which is made with the first secret; who has the database alone has no
-// value. No function returns a value to a caller of the API, and no error has one.
+// value. Several servers with one database need the same file. No function returns a value to a caller of the API, and no error has one.
 package secret
 
 import (
@@ -25,6 +25,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -46,12 +47,13 @@ type Vault struct {
 	file  string
 	base  context.Context // what the lives of secrets are derived from; it never ends
 
-	// changes is held while a change is stored, so that there is one at a time; mu,
-	// which is taken after it, never.
+	// changes is held while a change is stored, so that there is one at a time, and opening
+	// while the file is read or made; mu, which is taken after these, never.
 	changes sync.Mutex
+	opening sync.Mutex
+	master  []byte // what is in the file; nil until it was read; of opening
 	mu      sync.RWMutex
 	all     []entry // never changed
-	master  []byte  // what is in the file; nil until it was read
 }
 
 // entry is a stored secret.
@@ -134,28 +136,12 @@ func (v *Vault) Set(ctx context.Context, key, name string, rule store.SecretRule
 	if err != nil {
 		return store.Secret{}, err
 	}
-	v.changes.Lock()
-	defer v.changes.Unlock()
-	all, now := v.list(), time.Now().UTC().Truncate(time.Microsecond)
-	i := index(all, key, name)
-	x := store.Secret{ID: newID(), Key: key, Name: name, CreatedAt: now}
-	switch {
-	case i >= 0:
-		x = all[i].Secret
-	case value == nil:
-		return store.Secret{}, invalid("a new secret needs a value").With("field", "value")
-	case len(v.Of(key)) >= maxSecrets:
-		return store.Secret{}, errdef.New(errdef.Exhausted, "secrets_limit", "an API key has at most %d secrets", maxSecrets).
-			WithRemedy("remove one first").With("allowed", maxSecrets)
-	}
-	x.Rule, x.UpdatedAt = rule, now
-	if value != nil {
-		x.Version++
-		if x.Sealed, err = v.seal(x, *value); err != nil {
-			return store.Secret{}, err
+	return v.upToDate(ctx, func() (store.Secret, error) {
+		if was, known := v.find(key, name); known {
+			return v.change(ctx, was, &rule, value)
 		}
-	}
-	return v.put(ctx, all, i, x, true)
+		return v.add(ctx, key, name, rule, value)
+	})
 }
 
 // Rotate replaces the value of a secret. Requests under way go on with the one
@@ -164,45 +150,105 @@ func (v *Vault) Rotate(ctx context.Context, key, name, value string) (store.Secr
 	if err := checkValue(value); err != nil {
 		return store.Secret{}, err
 	}
-	v.changes.Lock()
-	defer v.changes.Unlock()
-	all := v.list()
-	i := index(all, key, name)
-	if i < 0 {
-		return store.Secret{}, notFound(name)
-	}
-	x := all[i].Secret
-	x.Version++
-	x.UpdatedAt = time.Now().UTC().Truncate(time.Microsecond)
-	var err error
-	if x.Sealed, err = v.seal(x, value); err != nil {
-		return store.Secret{}, err
-	}
-	return v.put(ctx, all, i, x, false)
+	return v.upToDate(ctx, func() (store.Secret, error) {
+		was, known := v.find(key, name)
+		if !known {
+			return store.Secret{}, notFound(name)
+		}
+		return v.change(ctx, was, nil, &value)
+	})
 }
 
-// put stores a secret, in the place of number i if that is not negative. If the
-// rule is new, what goes on by the old one ends. The caller holds changes.
-func (v *Vault) put(ctx context.Context, all []entry, i int, x store.Secret, rule bool) (store.Secret, error) {
+// upToDate stores a change. Where the store has made or removed what memory does not know
+// of, another server has: then the change is tried again with what is stored.
+func (v *Vault) upToDate(ctx context.Context, change func() (store.Secret, error)) (store.Secret, error) {
+	const tries = 3
+	v.changes.Lock()
+	defer v.changes.Unlock()
+	for try := 1; ; try++ {
+		x, err := change()
+		switch behind := errdef.Is(err, errdef.Exists) || errdef.Is(err, errdef.NotFound); {
+		case err == nil:
+			x.Sealed = nil
+			return x, nil
+		case !behind || try == tries:
+			return store.Secret{}, err
+		}
+		if err := v.refresh(ctx); err != nil {
+			return store.Secret{}, err
+		}
+	}
+}
+
+func (v *Vault) find(key, name string) (entry, bool) {
+	all := v.list()
+	if i := index(all, key, name); i >= 0 {
+		return all[i], true
+	}
+	return entry{}, false
+}
+
+// add stores a new secret. The caller holds changes.
+func (v *Vault) add(ctx context.Context, key, name string, rule store.SecretRule, value *string) (store.Secret, error) {
+	switch {
+	case value == nil:
+		return store.Secret{}, invalid("a new secret needs a value").With("field", "value")
+	case len(v.Of(key)) >= maxSecrets:
+		return store.Secret{}, errdef.New(errdef.Exhausted, "secrets_limit", "an API key has at most %d secrets", maxSecrets).
+			WithRemedy("remove one first").With("allowed", maxSecrets)
+	}
+	a, err := v.sealer(name)
+	if err != nil {
+		return store.Secret{}, err
+	}
+	x := store.Secret{ID: newID(), Key: key, Name: name, Version: 1, Rule: rule, CreatedAt: now()}
+	x.UpdatedAt, x.Sealed = x.CreatedAt, seal(a, x, *value)
 	if err := v.store.PutSecret(ctx, x); err != nil {
 		return store.Secret{}, err
 	}
-	next := slices.Clone(all)
-	switch {
-	case i < 0:
-		next = append(next, v.newEntry(x))
-	case rule:
-		next[i] = v.newEntry(x)
-	default:
-		next[i].Secret = x
-	}
-	v.set(next)
-	if i >= 0 && rule {
-		all[i].end()
-	}
-	x.Sealed = nil
+	v.set(append(slices.Clone(v.list()), v.newEntry(x)))
 	return x, nil
 }
+
+// change gives a secret another rule, another value or both, and leaves the rest as it is
+// stored. If the rule is new, also where another server has changed it, what goes on by the
+// old one ends. The caller holds changes.
+func (v *Vault) change(ctx context.Context, was entry, rule *store.SecretRule, value *string) (store.Secret, error) {
+	var a cipher.AEAD // before the change, which cannot ask the store
+	if value != nil {
+		var err error
+		if a, err = v.sealer(was.Name); err != nil {
+			return store.Secret{}, err
+		}
+	}
+	at := now()
+	x, err := v.store.ChangeSecret(ctx, was.ID, func(x *store.Secret) error {
+		if rule != nil {
+			x.Rule = *rule
+		}
+		if value != nil {
+			x.Version++
+			x.Sealed = seal(a, *x, *value)
+		}
+		x.UpdatedAt = at
+		return nil
+	})
+	if err != nil {
+		return store.Secret{}, err
+	}
+	next, over := slices.Clone(v.list()), rule != nil || !reflect.DeepEqual(x.Rule, was.Rule)
+	i := index(next, was.Key, was.Name)
+	if next[i].Secret = x; over {
+		next[i] = v.newEntry(x)
+	}
+	v.set(next)
+	if over {
+		was.end()
+	}
+	return x, nil
+}
+
+func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
 // Remove makes a secret worthless, and ends what goes on by it.
 func (v *Vault) Remove(ctx context.Context, key, name string) error {
@@ -235,6 +281,42 @@ func (v *Vault) Drop(key string) {
 	}
 }
 
+// Refresh takes over what other servers have changed. What goes on by a secret that they
+// have removed, or by a rule that they have changed, ends.
+func (v *Vault) Refresh(ctx context.Context) error {
+	v.changes.Lock()
+	defer v.changes.Unlock()
+	return v.refresh(ctx)
+}
+
+// refresh is Refresh for who holds changes.
+func (v *Vault) refresh(ctx context.Context) error {
+	list, err := v.store.AllSecrets(ctx)
+	if err != nil {
+		return fmt.Errorf("read secrets again: %w", err)
+	}
+	ends := map[string]entry{}
+	for _, e := range v.list() {
+		ends[e.ID] = e
+	}
+	var next []entry
+	for _, x := range list {
+		e, known := ends[x.ID]
+		if known && reflect.DeepEqual(e.Rule, x.Rule) {
+			e.Secret = x
+			delete(ends, x.ID)
+		} else {
+			e = v.newEntry(x)
+		}
+		next = append(next, e)
+	}
+	v.set(next)
+	for _, e := range ends {
+		e.end()
+	}
+	return nil
+}
+
 func newID() string {
 	var b [10]byte
 	rand.Read(b[:]) // never fails: it would end the process
@@ -244,16 +326,14 @@ func newID() string {
 // key returns a key for one purpose. The file is made if there is none and no
 // secret needs the one that was there.
 func (v *Vault) key(purpose string) ([]byte, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.opening.Lock()
+	defer v.opening.Unlock()
 	if v.master == nil {
 		master, err := readKey(v.file)
 		if errors.Is(err, fs.ErrNotExist) {
-			if len(v.all) > 0 {
-				return nil, errdef.New(errdef.Unavailable, "secrets_unreadable", "the file %s is missing, with which the values of secrets are encrypted", v.file).
-					WithRemedy("put it back from a backup, or remove the secrets and set them anew")
+			if err = v.unneeded(); err == nil {
+				master, err = makeKey(v.file)
 			}
-			master, err = makeKey(v.file)
 		}
 		if err != nil {
 			return nil, err
@@ -261,6 +341,20 @@ func (v *Vault) key(purpose string) ([]byte, error) {
 		v.master = master
 	}
 	return hkdf.Key(sha256.New, v.master, nil, "drowse "+purpose, keyBytes)
+}
+
+// unneeded returns an error where a secret was encrypted with a file that is not here. It
+// asks the store: another server may just have made the first one.
+func (v *Vault) unneeded() error {
+	all, err := v.store.AllSecrets(v.base)
+	if err != nil {
+		return fmt.Errorf("key of the secrets: %w", err)
+	}
+	if len(all) == 0 && len(v.list()) == 0 {
+		return nil
+	}
+	return errdef.New(errdef.Unavailable, "secrets_unreadable", "the file %s is missing, with which the values of secrets are encrypted", v.file).
+		WithRemedy("put it back from a backup, or copy it from a server of the same database that has it; or remove the secrets and set them anew")
 }
 
 func readKey(file string) ([]byte, error) {
@@ -308,12 +402,17 @@ func bound(x store.Secret) []byte {
 	return fmt.Appendf(nil, "%s %s %s %d", x.ID, x.Key, x.Name, x.Version)
 }
 
-func (v *Vault) seal(x store.Secret, value string) ([]byte, error) {
+// sealer returns what encrypts the value of a secret.
+func (v *Vault) sealer(name string) (cipher.AEAD, error) {
 	a, err := v.aead(valuePurpose)
 	if err != nil {
-		return nil, fmt.Errorf("encrypt secret %s: %w", x.Name, err)
+		return nil, fmt.Errorf("encrypt secret %s: %w", name, err)
 	}
-	return a.Seal(nil, nil, []byte(value), bound(x)), nil
+	return a, nil
+}
+
+func seal(a cipher.AEAD, x store.Secret, value string) []byte {
+	return a.Seal(nil, nil, []byte(value), bound(x))
 }
 
 func (v *Vault) open(x store.Secret) (string, error) {
@@ -324,7 +423,7 @@ func (v *Vault) open(x store.Secret) (string, error) {
 	value, err := a.Open(nil, nil, x.Sealed, bound(x))
 	if err != nil {
 		return "", errdef.New(errdef.Unavailable, "secrets_unreadable", "the value of secret %s was encrypted with another key than that in %s, or is damaged", x.Name, v.file).
-			WithRemedy("put the right file back and restart the server, or set the secret anew")
+			WithRemedy("put the right file back, and where several servers have one database, copy %s from the one that has set the secret to all others; then restart the server. Or set the secret anew", KeyFile)
 	}
 	return string(value), nil
 }

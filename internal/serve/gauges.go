@@ -100,7 +100,11 @@ func (g gauges) usage(gauge func(*prometheus.Desc, float64)) {
 	gauge(g.cpus, cpus)
 }
 
+// webhooks tells of the deliveries of the server that makes them, of several with one store.
 func (g gauges) webhooks(ch chan<- prometheus.Metric) {
+	if !g.hooks.Delivers() {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
 	defer cancel()
 	var backlog, failing, dropped float64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/durable"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 )
 
@@ -55,6 +56,11 @@ func keepFile(path, text string) error {
 // it. A person sees it; a journal, which others read, gets its place.
 func firstKey(ctx context.Context, o Options, keys *auth.Keys, addr net.Addr) error {
 	made, _, err := keys.EnsureFirst(ctx, o.APIKey)
+	if errdef.Is(err, errdef.Exists) { // another server of the database has just made it
+		if err = keys.Refresh(ctx); err == nil {
+			made, _, err = keys.EnsureFirst(ctx, o.APIKey)
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -116,14 +116,15 @@ func (e *elsewhere) checkIdle(ctx context.Context, dir string) error {
 	return err
 }
 
-// recordsOf returns what names the database with the records of a state directory.
-func recordsOf(ctx context.Context, dir string) (ref string, err error) {
+// recordsOf returns what names the database with the records of a state directory, and the
+// directory's server there; empty with SQLite.
+func recordsOf(ctx context.Context, dir string) (ref, server string, err error) {
 	e, err := readElsewhere(dir)
 	if err != nil || e == nil {
-		return databaseIn(dir), err
+		return databaseIn(dir), "", err
 	}
 	_, err = e.check(ctx, dir, e.Store)
-	return e.Store, err
+	return e.Store, e.Server, err
 }
 
 // openRecords opens the store of a server that has its state directory for itself. e is nil
@@ -156,35 +157,49 @@ func openRecords(ctx context.Context, o Options) (st *store.SQL, e *elsewhere, e
 	return st, e, nil
 }
 
-// moveIn has a new database get the records of a state directory, if it has any.
+// moveIn has a database get the records of a state directory, if it has any; only one
+// without servers does.
 func moveIn(ctx context.Context, o Options, st *store.SQL) (*elsewhere, error) {
 	servers, err := st.Servers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if len(servers) > 0 {
-		return nil, errStoreInUse(servers[0])
-	}
+	e := &elsewhere{Note: note, Store: o.Store, Server: "srv_" + strings.ToLower(rand.Text()[:16])}
 	_, err = os.Lstat(databaseIn(o.StateDir))
 	switch {
+	case err == nil && len(servers) > 0:
+		return nil, errdef.New(errdef.Conflict, "store_in_use", "the database has records already, of server %s, and %s has records of its own", servers[0].ID, o.StateDir).
+			WithRemedy("give this server an empty state directory, or a database of its own (that one can be dropped and made anew if no server ever ran with it: a first start was cut off); sandboxes of one go to the other by drowse export and import")
 	case err == nil:
 		o.Log.Info("the records of the state directory are copied into PostgreSQL", "stateDir", o.StateDir)
-		if err = store.Import(ctx, st, databaseIn(o.StateDir)); err == nil {
+		if err = store.Import(ctx, st, databaseIn(o.StateDir), e.Server); err == nil {
 			err = keepDatabase(o.StateDir)
 		}
 	case errors.Is(err, fs.ErrNotExist):
-		if err = noFiles(o.StateDir); err == nil {
-			err = st.CheckEmpty(ctx)
+		if err = noFiles(o.StateDir); err == nil && len(servers) == 0 {
+			err = beFirst(ctx, st)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	e := &elsewhere{Note: note, Store: o.Store, Server: "srv_" + strings.ToLower(rand.Text()[:16])}
 	if e.Database, err = store.Identity(ctx, st); err != nil {
 		return nil, err
 	}
 	return e, e.write(o.StateDir)
+}
+
+// beFirst refuses a database that has records and no server, unless one has just come.
+func beFirst(ctx context.Context, st *store.SQL) error {
+	empty := st.CheckEmpty(ctx)
+	if empty == nil {
+		return nil
+	}
+	servers, err := st.Servers(ctx)
+	if err == nil && len(servers) == 0 {
+		err = empty
+	}
+	return err
 }
 
 // noFiles refuses a state directory that has files of sandboxes, and no records.
@@ -202,35 +217,33 @@ func noFiles(dir string) error {
 	return nil
 }
 
-// errStoreInUse refuses a database that another state directory has.
-func errStoreInUse(srv store.Server) error {
-	return errdef.New(errdef.Conflict, "store_in_use", "the database has the records of server %s, last on %s, whose files are not in this state directory", srv.ID, srv.Name).
-		WithRemedy("start it on that state directory, or give this server a database of its own")
-}
-
 // claim makes this process the one that writes for the server of a state directory, which
 // it has locked, and waits for that if need be. Meanwhile standBy is called, once.
 func (e *elsewhere) claim(ctx context.Context, o Options, st *store.SQL, standBy func()) (*lease.Keeper, error) {
-	if err := e.alone(ctx, st); err != nil {
+	if err := e.checkReachable(ctx, o, st); err != nil {
 		return nil, err
 	}
 	srv, err := e.here(o.StateDir)
 	if err != nil {
 		return nil, err
 	}
-	k, err := lease.Claim(ctx, st, srv, lease.Options{Log: o.Log, StandBy: standBy})
-	if err != nil {
-		return nil, err
-	}
-	return k, e.alone(ctx, st) // two may have come to a new database at once
+	srv.Address = o.PeerListen
+	return lease.Claim(ctx, st, srv, lease.Options{Log: o.Log, StandBy: standBy})
 }
 
-// alone refuses a database that has another server.
-func (e *elsewhere) alone(ctx context.Context, st *store.SQL) error {
+// checkReachable refuses a database that has other servers, where those could not reach this
+// one, or it one of them that serves.
+func (e *elsewhere) checkReachable(ctx context.Context, o Options, st *store.SQL) error {
 	servers, err := st.Servers(ctx)
 	for _, srv := range servers {
-		if err == nil && srv.ID != e.Server {
-			err = errStoreInUse(srv)
+		switch {
+		case err != nil || srv.ID == e.Server:
+		case o.PeerListen == "":
+			err = errdef.New(errdef.Conflict, "store_in_use", "the database has the records of server %s too, last on %s, which could not reach this one", srv.ID, srv.Name).
+				WithRemedy("give this server --peer-listen with an address at which the others reach it, or a database of its own")
+		case srv.Address == "" && srv.Left > 0:
+			err = errdef.New(errdef.Conflict, "store_in_use", "the database has the records of server %s too, on %s, which this one could not reach", srv.ID, srv.Name).
+				WithRemedy("start that one again with --peer-listen, or give this one a database of its own")
 		}
 	}
 	return err
@@ -345,6 +358,28 @@ func leaveTo(ctx context.Context, o Options, st *store.SQL, e *elsewhere) {
 	if err != nil {
 		o.Log.Error("sandboxes may still run here, whose server is on another machine", "err", err)
 	}
+}
+
+// electEvery is how often it is asked who does what only one server may do.
+const electEvery = time.Second
+
+// elected returns what tells whether this server is the one that does what only one may do.
+func (h *tenancy) elected(ctx context.Context, st store.Owners, office string, closers *cleanups) func() bool {
+	var is atomic.Bool
+	closers.add(background(ctx, func(ctx context.Context) {
+		tick := time.NewTicker(electEvery)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if mine, err := st.Elect(ctx, office); err == nil { // else the lease tells
+				is.Store(mine)
+			}
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	}))
+	return func() bool { return is.Load() && h.Check() == nil }
 }
 
 // end gives the lease back, for a server of another place, unless sandboxes run on. The

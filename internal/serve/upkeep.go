@@ -89,7 +89,7 @@ func inspectRecords(ctx context.Context, dir string) (found store.Inspection, er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	path := filepath.Join(tmp, "copy.db")
-	if err := store.Copy(ctx, e.Store, path); err != nil {
+	if err := store.Copy(ctx, e.Store, e.Server, path); err != nil {
 		return found, err
 	}
 	return store.Inspect(ctx, path)

@@ -95,14 +95,14 @@ func orNull(text string) any {
 const (
 	insertSandbox = `
 		INSERT INTO sandboxes (rev, id, key, version, state, created_at, data,
-			name, idempotency, bound_at, running, present, memory_mib, disk_mib, ended_at, bytes)
-		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
+			name, idempotency, bound_at, running, present, memory_mib, disk_mib, ended_at, bytes, owner)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 	updateSandbox = `
 		UPDATE sandboxes SET rev = rev + 1, version = ?, state = ?, created_at = ?, data = ?,
 			name = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN name END,
 			idempotency = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN idempotency END, bound_at = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN bound_at END,
 			running = ?, present = ?, memory_mib = ?, disk_mib = ?, ended_at = ?, bytes = ?
-		WHERE id = ? AND rev = ?`
+		WHERE id = ? AND rev = ? AND owner = ?`
 	selectLimits = `SELECT max_running, max_sandboxes, max_memory, max_disk FROM keys WHERE id = ?`
 )
 
@@ -114,8 +114,9 @@ type records struct {
 
 // put writes a record, whose columns begin with its id and API key, unless its
 // revision, the limits of its API key, or what other records hold forbid it. A create
-// that is repeated hears of its sandbox, also where its key is at its limits.
-func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any) error {
+// that is repeated hears of its sandbox, also where its key is at its limits. A record that
+// is there must be one's own.
+func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any, own *owners) error {
 	if sb.Rev == 0 {
 		if err := freeIdempotency(ctx, tx, sb); err != nil {
 			return err
@@ -125,10 +126,10 @@ func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any)
 		return err
 	}
 	if sb.Rev > 0 {
-		result, err := tx.StmtContext(ctx, r.update).ExecContext(ctx, append(record[2:], sb.ID, sb.Rev)...)
-		return oneRow(result, err, func() error { return ErrChanged(sb.ID) })
+		result, err := tx.StmtContext(ctx, r.update).ExecContext(ctx, append(record[2:], sb.ID, sb.Rev, own.Self())...)
+		return oneRow(result, err, func() error { return cmp.Or(own.own(ctx, tx, ownedSandboxes, sb.ID), ErrChanged(sb.ID)) })
 	}
-	result, err := tx.StmtContext(ctx, r.insert).ExecContext(ctx, record...)
+	result, err := tx.StmtContext(ctx, r.insert).ExecContext(ctx, append(record, own.Self())...)
 	return oneRow(result, err, func() error { return inTheWay(ctx, tx, sb) })
 }
 

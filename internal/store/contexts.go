@@ -106,6 +106,9 @@ func (x codeContexts) AddContext(ctx context.Context, c CodeContext) (dropped st
 	data, err := encode(c.InUTC())
 	if err == nil {
 		err = x.s.write(ctx, c.Key, func(ctx context.Context, tx *sql.Tx) (err error) {
+			if err := x.s.own(ctx, tx, ownedSandboxes, c.Sandbox); err != nil {
+				return err
+			}
 			dropped, err = addContext(ctx, tx, c, data)
 			return err
 		})
@@ -157,6 +160,9 @@ func (x codeContexts) ChangeContext(ctx context.Context, c CodeContext) error {
 	data, err := encode(c.InUTC())
 	if err == nil {
 		err = x.s.write(ctx, c.Key, func(ctx context.Context, tx *sql.Tx) error {
+			if err := x.s.own(ctx, tx, ownedSandboxes, c.Sandbox); err != nil {
+				return err
+			}
 			result, err := tx.ExecContext(ctx, `UPDATE code_contexts SET ended = ?, version = ?, data = ? WHERE sandbox = ? AND id = ?`,
 				c.End != nil, formVersion, data, c.Sandbox, c.ID)
 			return oneRow(result, err, func() error { return ErrContextNotFound(c) })
@@ -185,6 +191,9 @@ func (x codeContexts) Contexts(ctx context.Context, sandbox string) ([]CodeConte
 // RemoveContext implements [Store].
 func (x codeContexts) RemoveContext(ctx context.Context, sandbox, id string) error {
 	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := x.s.own(ctx, tx, ownedSandboxes, sandbox); err != nil {
+			return err
+		}
 		_, err := tx.ExecContext(ctx, `DELETE FROM code_contexts WHERE sandbox = ? AND id = ?`, sandbox, id)
 		return err
 	})

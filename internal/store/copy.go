@@ -15,23 +15,26 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
-// tables are those with what must not be lost, each after those that its rows belong to,
-// with what their rows are read in the order of.
-var tables = []struct{ name, order string }{
-	{"secrets", "name"},
-	{"keys", "rowid"},
-	{"ssh_keys", "rowid"},
-	{"used_secrets", "rowid"},
-	{"volumes", "rowid"},
-	{"webhooks", "id"},
-	{"sandboxes", "id"},
-	{"events", "seq"},
-	{"code_contexts", "id"},
-	{"snapshots", "rowid"},
-	{"templates", "id"},
-	{"builds", "id"},
-	{"template_settings", "template"},
-	{"parts", "part"},
+// table is one with what must not be lost: what its rows are read in the order of, and
+// which of them are a server's, as a condition; empty where all servers have all.
+type table struct{ name, order, own string }
+
+// tables are all of them, each after those that its rows belong to.
+var tables = []table{
+	{"secrets", "name", ""},
+	{"keys", "rowid", ""},
+	{"ssh_keys", "rowid", ""},
+	{"used_secrets", "rowid", ""},
+	{"volumes", "rowid", isOwn},
+	{"webhooks", "id", ""},
+	{"sandboxes", "id", isOwn},
+	{"events", "seq", `sandbox IN (SELECT id FROM sandboxes WHERE ` + isOwn + `)`},
+	{"code_contexts", "id", `sandbox IN (SELECT id FROM sandboxes WHERE ` + isOwn + `)`},
+	{"snapshots", "rowid", isOwn},
+	{"templates", "id", isOwn},
+	{"builds", "id", `template IN (SELECT id FROM templates WHERE ` + isOwn + `)`},
+	{"template_settings", "template", ""},
+	{"parts", "part", `holder IN (SELECT id FROM sandboxes WHERE ` + isOwn + ` UNION ALL SELECT id FROM snapshots WHERE ` + isOwn + `)`},
 }
 
 // IsURL reports whether what names a database is the URL of one on a server of PostgreSQL,
@@ -108,19 +111,35 @@ func Look(ctx context.Context, url, server string) (g Glance, err error) {
 }
 
 // Import copies all that is in the database at path, which nobody uses, into this store, or
-// nothing. It is refused as [SQL.CheckEmpty] says.
-func Import(ctx context.Context, to *SQL, path string) error {
+// nothing. It is refused as [SQL.CheckEmpty] says. What has an
+// owner is then that server's, which must be the first.
+func Import(ctx context.Context, to *SQL, path, server string) error {
 	from, err := Open(ctx, path)
 	if err != nil {
 		return err
 	}
-	return to.explain(errors.Join(transfer(ctx, from, to, `DELETE FROM secrets WHERE name = '`+identity+`'`), from.Close()), "copy %s into the store %s", path, to.name)
+	err = transfer(ctx, from, to, nil, server, func(tx *sql.Tx) error {
+		other, err := holds(ctx, tx, `SELECT 1 FROM servers`)
+		if err == nil && other {
+			err = errdef.New(errdef.Conflict, "store_in_use", "another server has come to the database %s meanwhile, and nothing was copied", to.name).
+				WithRemedy("give this server an empty state directory, or a database of its own")
+		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `INSERT INTO servers (id, name, place, epoch, claim, lease_until) VALUES (?, '', '', 0, '', 0)`, server)
+		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, `DELETE FROM secrets WHERE name = ?`, identity)
+		}
+		return err
+	})
+	return to.explain(errors.Join(err, from.Close()), "copy %s into the store %s", path, to.name)
 }
 
 // Copy writes the database that ref names, a path or a URL, to the new file to, as it is at
-// one moment after the call. Servers may use it meanwhile. The copy needs nothing beside it.
-// It is not on the disk yet.
-func Copy(ctx context.Context, ref, to string) error {
+// one moment after the call. Servers may use it meanwhile. Of what has an owner the copy has
+// that of one server alone, named by its id, if ref is a URL: a file has one server. The copy
+// needs nothing beside it. It is not on the disk yet.
+func Copy(ctx context.Context, ref, server, to string) error {
 	if !IsURL(ref) {
 		return copyFile(ctx, ref, to)
 	}
@@ -136,7 +155,7 @@ func Copy(ctx context.Context, ref, to string) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(transfer(ctx, from, copied, `SELECT 1`), copied.Close())
+	err = errors.Join(transfer(ctx, from, copied, &server, "", nil), copied.Close())
 	return copied.explain(from.explain(err, "copy store %s", from.name), "write the copy")
 }
 
@@ -170,9 +189,9 @@ func checkCurrent(ctx context.Context, s *SQL) error {
 	return checkVersion(s.name, has, len(s.engine.steps()))
 }
 
-// transfer copies all tables, as they are at one moment, in one transaction that ends with
-// a statement.
-func transfer(ctx context.Context, from, to *SQL, last string) (err error) {
+// transfer copies all tables, as they are at one moment, in one transaction with what also
+// does: what a server has, or with nil all. What has an owner has this one in the copy.
+func transfer(ctx context.Context, from, to *SQL, server *string, owner string, also func(*sql.Tx) error) (err error) {
 	reading, err := from.engine.snapshot(ctx, from.reader)
 	if err != nil {
 		return err
@@ -193,8 +212,13 @@ func transfer(ctx context.Context, from, to *SQL, last string) (err error) {
 		return err
 	}
 	for _, t := range tables {
-		if err := copyTable(ctx, reading, tx, t.name, t.order); err != nil {
+		if err := copyTable(ctx, reading, tx, t, server); err != nil {
 			return fmt.Errorf("table %s: %w", t.name, err)
+		}
+	}
+	for _, of := range allOwned {
+		if _, err := tx.ExecContext(ctx, `UPDATE `+of.table+` SET owner = ?`, owner); err != nil {
+			return err
 		}
 	}
 	// Numbers of events that are gone are not given again.
@@ -205,14 +229,20 @@ func transfer(ctx context.Context, from, to *SQL, last string) (err error) {
 	if err := to.engine.setLastEvent(ctx, tx, seq); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, last); err != nil {
-		return err
+	if also != nil {
+		if err := also(tx); err != nil {
+			return err
+		}
 	}
 	return tx.Commit()
 }
 
-func copyTable(ctx context.Context, from, to *sql.Tx, table, order string) error {
-	rows, err := from.QueryContext(ctx, `SELECT * FROM `+table+` ORDER BY `+order)
+func copyTable(ctx context.Context, from, to *sql.Tx, t table, server *string) error {
+	where, args := "", []any(nil)
+	if t.own != "" && server != nil {
+		where, args = ` WHERE `+t.own, []any{*server}
+	}
+	rows, err := from.QueryContext(ctx, `SELECT * FROM `+t.name+where+` ORDER BY `+t.order, args...)
 	if err != nil {
 		return err
 	}
@@ -221,7 +251,7 @@ func copyTable(ctx context.Context, from, to *sql.Tx, table, order string) error
 	if err != nil {
 		return err
 	}
-	insert, err := to.PrepareContext(ctx, `INSERT INTO `+table+` (`+strings.Join(columns, ", ")+`) VALUES (?`+strings.Repeat(", ?", len(columns)-1)+`)`)
+	insert, err := to.PrepareContext(ctx, `INSERT INTO `+t.name+` (`+strings.Join(columns, ", ")+`) VALUES (?`+strings.Repeat(", ?", len(columns)-1)+`)`)
 	if err != nil {
 		return err
 	}

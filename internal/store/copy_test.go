@@ -58,7 +58,7 @@ func furnish(t *testing.T, s store.Store) {
 	must(s.Forget(ctx, "forgotten")) // and with it the newest event
 }
 
-// contents returns all that a store has.
+// contents returns all that a store has, whoever of several servers has it.
 func contents(t *testing.T, s store.Store) map[string]any {
 	t.Helper()
 	all := map[string]any{}
@@ -74,6 +74,9 @@ func contents(t *testing.T, s store.Store) map[string]any {
 	}
 	ctx := t.Context()
 	boxes, err := s.Sandboxes(ctx)
+	for i := range boxes {
+		boxes[i].Owner = ""
+	}
 	read("sandboxes", boxes, err)
 	events, err := s.Events(ctx, "", 0, 100)
 	read("events", events, err)
@@ -84,10 +87,19 @@ func contents(t *testing.T, s store.Store) map[string]any {
 	used, err := s.AllSecrets(ctx)
 	read("used secrets", used, err)
 	volumes, err := s.Volumes(ctx)
+	for i := range volumes {
+		volumes[i].Owner = ""
+	}
 	read("volumes", volumes, err)
 	snapshots, err := s.Snapshots(ctx)
+	for i := range snapshots {
+		snapshots[i].Owner = ""
+	}
 	read("snapshots", snapshots, err)
 	templates, err := s.Templates(ctx)
+	for i := range templates {
+		templates[i].Owner = ""
+	}
 	read("templates", templates, err)
 	contexts, err := s.Contexts(ctx, "a")
 	read("contexts", contexts, err)
@@ -126,14 +138,14 @@ func TestCopies(t *testing.T) {
 	if _, err := pg.Secret(ctx, "tokens"); err != nil { // as after a start that failed
 		t.Fatal(err)
 	}
-	if err := store.Import(ctx, pg.SQL, path); err != nil {
+	if err := store.Import(ctx, pg.SQL, path, "srv"); err != nil {
 		t.Fatal(err)
 	}
 	same(t, contents(t, pg), want)
 	wantError(t, pg.CheckEmpty(ctx), errdef.Exists, "store_not_empty", "empty")
 
 	back := filepath.Join(t.TempDir(), "copy.db")
-	if err := store.Copy(ctx, url, back); err != nil {
+	if err := store.Copy(ctx, url, "srv", back); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := store.Inspect(ctx, back); err != nil || len(found.Problems) > 0 {
@@ -160,12 +172,12 @@ func TestCopies(t *testing.T) {
 		if needed, err := s.Needed(ctx, "l1", ""); err != nil || !needed {
 			t.Errorf("a layer of the sandbox is needed: %v, %v", needed, err)
 		}
-		if err := s.UpdateKey(ctx, "k2", store.KeyChange{Name: "other"}); err != nil {
+		if _, err := s.UpdateKey(ctx, "k2", store.KeyChange{Name: "other"}); err != nil {
 			t.Error(err)
 		}
 	}
 
-	err := store.Import(ctx, pg.SQL, path)
+	err := store.Import(ctx, pg.SQL, path, "srv")
 	wantError(t, err, errdef.Exists, "store_not_empty", "empty")
 }
 
@@ -181,7 +193,7 @@ func TestCopyIsCutOff(t *testing.T) {
 	url := pgtest.Shared(t).NewDatabase(t)
 	pg := connect(t, url)
 	pgtest.SQL(t, url, `ALTER TABLE parts ADD CHECK (part <> 'l2')`)
-	if err := store.Import(t.Context(), pg.SQL, path); err == nil {
+	if err := store.Import(t.Context(), pg.SQL, path, "srv"); err == nil {
 		t.Fatal("a copy that cannot be finished has no error")
 	}
 	if err := pg.CheckEmpty(t.Context()); err != nil {
@@ -189,7 +201,116 @@ func TestCopyIsCutOff(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := store.Import(ctx, pg.SQL, path); !errors.Is(err, context.Canceled) {
+	if err := store.Import(ctx, pg.SQL, path, "srv"); !errors.Is(err, context.Canceled) {
 		t.Errorf("Import = %v, want %v", err, context.Canceled)
+	}
+}
+
+// TestCopyOfOneServer: of a database that several servers have, the copy for one of them has
+// what that one has, and what all have together.
+func TestCopyOfOneServer(t *testing.T) {
+	ctx, path := t.Context(), newPath(t)
+	s := open(t, path)
+	furnish(t, s)
+	want := contents(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	url := pgtest.Shared(t).NewDatabase(t)
+	one := connect(t, url)
+	if err := store.Import(ctx, one.SQL, path, "one"); err != nil {
+		t.Fatal(err)
+	}
+	same(t, contents(t, copyOf(t, url, "one")), want) // which is going to claim it
+	early := connect(t, url)                          // whoever comes first, what was imported is of the server that it is for
+	if _, err := early.Claim(ctx, store.Server{ID: "early", Place: "there"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Claim(ctx, store.Server{ID: "one", Place: "here"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err := one.Sandbox(ctx, "a"); err != nil || sb.Owner != "one" {
+		t.Errorf("what was imported is of %q, %v; want it to be of the server that it was for", sb.Owner, err)
+	}
+
+	two := connect(t, url)
+	if _, err := two.Claim(ctx, store.Server{ID: "two", Place: "there"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	sb := record("theirs", 1)
+	sb.Config.Key, sb.Config.Limits.DiskMiB = "k1", 7
+	sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: "their cp", Mode: lifecycle.Memory, Stack: []string{"their layer"}}
+	for _, err := range []error{
+		two.Commit(ctx, sb, lines(1, "theirs")),
+		two.AddVolume(ctx, store.Volume{ID: "their volume", Name: "theirs", CreatedAt: at}),
+		two.PutTemplate(ctx, store.Template{ID: "their template", Name: "theirs", Key: "k1", Tags: map[string]store.Tag{}, Builds: []store.Build{{ID: "their build", CreatedAt: at}}}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sb.Rev = 1
+	if err := two.CommitSnapshot(ctx, store.Snapshot{ID: "their snapshot", Key: "k1", CreatedAt: at, Sandbox: "theirs", Checkpoint: *sb.Record.Checkpoint}, sb, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := two.AddContext(ctx, store.CodeContext{ID: "theirs", Sandbox: "theirs", Key: "k1", CreatedAt: at}); err != nil {
+		t.Fatal(err)
+	}
+
+	copied := copyOf(t, url, "one")
+	same(t, contents(t, copied), want) // without owners
+	sb = record("a", 9)
+	sb.Rev = 3
+	if err := copied.Commit(ctx, sb, nil); err != nil {
+		t.Errorf("a change of what was copied: %v", err)
+	}
+
+	copied = copyOf(t, url, "two")
+	boxes, err := copied.Sandboxes(ctx)
+	if err != nil || len(boxes) != 1 || boxes[0].ID != "theirs" || boxes[0].Owner != "" {
+		t.Errorf("sandboxes of the other are %+v, %v", boxes, err)
+	}
+	if events, err := copied.Events(ctx, "", 0, 10); err != nil || len(events) != 1 {
+		t.Errorf("events of the other are %+v, %v", events, err)
+	}
+	for part, want := range map[string]bool{"their layer": true, "l1": false} {
+		if needed, err := copied.Needed(ctx, part, ""); err != nil || needed != want {
+			t.Errorf("%s is needed: %v, %v", part, needed, err)
+		}
+	}
+	keys, err := copied.Keys(ctx)
+	if !reflect.DeepEqual(keys, want["keys"]) {
+		t.Errorf("keys are %+v, %v; want all", keys, err)
+	}
+}
+
+// copyOf returns a copy of what a server has in the database of a URL.
+func copyOf(t *testing.T, url, server string) store.Store {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "copy.db")
+	if err := store.Copy(t.Context(), url, server, path); err != nil {
+		t.Fatal(err)
+	}
+	if found, err := store.Inspect(t.Context(), path); err != nil || len(found.Problems) > 0 {
+		t.Errorf("the copy for server %s has faults: %v, %v", server, found.Problems, err)
+	}
+	return open(t, path)
+}
+
+// TestImportBesideAnother: a database that another server has come to is refused.
+func TestImportBesideAnother(t *testing.T) {
+	ctx, path := t.Context(), newPath(t)
+	s := open(t, path)
+	furnish(t, s)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	pg := connect(t, pgtest.Shared(t).NewDatabase(t))
+	if _, err := pg.Claim(ctx, store.Server{ID: "other"}, 0); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, store.Import(ctx, pg.SQL, path, "srv"), errdef.Conflict, "store_in_use", "another server")
+	if err := pg.CheckEmpty(ctx); err != nil {
+		t.Errorf("after an import that was refused: %v", err)
 	}
 }

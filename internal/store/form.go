@@ -175,7 +175,7 @@ func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 		data    sql.RawBytes
 		sb      Sandbox
 	)
-	if err := rows.Scan(&id, &version, &data, &sb.Rev); err != nil {
+	if err := rows.Scan(&id, &version, &data, &sb.Rev, &sb.Owner); err != nil {
 		return Sandbox{}, err
 	}
 	err := decode("sandbox "+id, version, data, &sb)

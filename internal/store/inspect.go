@@ -146,7 +146,7 @@ func inspectVolumes(ctx context.Context, db *sql.DB, found *Inspection) error {
 	if err != nil || columns == 0 {
 		return err
 	}
-	query := selectVolumes
+	query := selectUnowned
 	if limits == 0 {
 		query = selectUnlimited
 	}

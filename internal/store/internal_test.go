@@ -126,6 +126,10 @@ func TestSnapshotsFromBeforeKeysHadNames(t *testing.T) {
 	if err := s.migrate(t.Context(), migrations[:before+1]); err != nil {
 		t.Fatal(err)
 	}
+	// Of later steps.
+	if _, err := s.writer.Exec(`ALTER TABLE snapshots ADD COLUMN disk_mib INTEGER NOT NULL DEFAULT 0; ALTER TABLE snapshots ADD COLUMN owner TEXT NOT NULL DEFAULT ''`); err != nil {
+		t.Fatal(err)
+	}
 	got, err := s.Snapshots(t.Context())
 	if err != nil || len(got) != len(want) {
 		t.Fatalf("snapshots are %+v, %v", got, err)
@@ -134,9 +138,6 @@ func TestSnapshotsFromBeforeKeysHadNames(t *testing.T) {
 		if snap.ID != want[i].ID || snap.Name != want[i].Name || snap.Key != want[i].Key {
 			t.Errorf("snapshot %d is %+v, want %+v", i, snap, want[i])
 		}
-	}
-	if _, err := s.writer.Exec(`ALTER TABLE snapshots ADD COLUMN disk_mib INTEGER NOT NULL DEFAULT 0`); err != nil { // of a later step
-		t.Fatal(err)
 	}
 	again := Snapshot{ID: "s4", Name: "x", Key: "two"}
 	if err := s.CommitSnapshot(t.Context(), again, Sandbox{ID: "source", Rev: int64(len(want))}, nil); err != nil {
@@ -387,7 +388,7 @@ func TestCommitGivesUpItsTurn(t *testing.T) {
 }
 
 // unstored are fields that must not be stored.
-var unstored = map[string]bool{"store.Proxy.Password": true, "store.Sandbox.Rev": true, "store.Sandbox.Light": true}
+var unstored = map[string]bool{"store.Proxy.Password": true, "store.Sandbox.Rev": true, "store.Sandbox.Light": true, "store.Sandbox.Owner": true}
 
 // TestFieldsAreNamed: what is stored must not change because a Go field was
 // renamed.

@@ -24,6 +24,9 @@ type Key struct {
 	LastUsedAt time.Time `json:"lastUsedAt,omitzero"` // zero for never; it may lag behind
 }
 
+// Lasting reports whether with this key others can be made, for ever.
+func (k Key) Lasting() bool { return k.Role == RoleAdmin && k.ExpiresAt.IsZero() }
+
 // Role says what a key is good for.
 type Role string
 
@@ -50,7 +53,25 @@ type KeyChange struct {
 	Name           string
 	Hash           [32]byte // with Prefix and Suffix
 	Prefix, Suffix string
-	Limits         *KeyLimits
+	// Limits changes those that are stored, or refuses to: then nothing changes. It may be
+	// called more than once, and must not use the store.
+	Limits func(*KeyLimits) error
+}
+
+// Apply changes k.
+func (c KeyChange) Apply(k *Key) error {
+	if c.Limits != nil {
+		if err := c.Limits(&k.Limits); err != nil {
+			return err
+		}
+	}
+	if c.Name != "" {
+		k.Name = c.Name
+	}
+	if c.Hash != [32]byte{} {
+		k.Hash, k.Prefix, k.Suffix = c.Hash, c.Prefix, c.Suffix
+	}
+	return nil
 }
 
 // AddKey implements [Store].
@@ -66,13 +87,12 @@ func (s *SQL) AddKey(ctx context.Context, k Key) error {
 			ON CONFLICT DO NOTHING`,
 			k.ID, k.Name, k.Hash[:], k.Prefix, k.Suffix, stamp(k.CreatedAt),
 			string(k.Role), k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, k.Limits.Rate, stampOrNull(k.ExpiresAt), stampOrNull(k.LastUsedAt))
-		if err != nil {
+		if err := oneRow(result, err, func() error {
+			return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
+		}); err != nil {
 			return err
 		}
-		if added, err := result.RowsAffected(); err != nil || added == 1 {
-			return err
-		}
-		return errdef.New(errdef.Exists, "key_exists", "key %s, or another with the same text, is there already", k.ID)
+		return changed(ctx, tx, KindKeys)
 	})
 	return s.explain(err, "add key %s", k.ID)
 }
@@ -97,12 +117,37 @@ func NameOfKeyTaken(id, name string) error {
 		WithRemedy("use another name, or revoke that key first")
 }
 
+// ErrLastAdmin says that a key must stay, since nobody could make another without it.
+func ErrLastAdmin() error {
+	return errdef.New(errdef.Conflict, "last_admin_key", "it is the last admin key that does not expire").
+		WithRemedy("make another first")
+}
+
+func errKeyNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+}
+
+// selectKeys is for scanKey.
+const selectKeys = `
+	SELECT id, name, hash, prefix, suffix, created_at,
+		role, max_running, max_sandboxes, max_memory, max_disk, max_rate, expires_at, last_used_at
+	FROM keys`
+
+// keyInside returns the key of an id as it is in a transaction.
+func keyInside(ctx context.Context, tx *sql.Tx, id string) (Key, error) {
+	found, err := collect(ctx, tx, scanKey, selectKeys+` WHERE id = ?`, id)
+	if err == nil && len(found) == 0 {
+		err = errKeyNotFound(id)
+	}
+	if err != nil {
+		return Key{}, err
+	}
+	return found[0], nil
+}
+
 // Keys implements [Store].
 func (s *SQL) Keys(ctx context.Context) ([]Key, error) {
-	keys, err := collect(ctx, s.reader, scanKey, `
-		SELECT id, name, hash, prefix, suffix, created_at,
-			role, max_running, max_sandboxes, max_memory, max_disk, max_rate, expires_at, last_used_at
-		FROM keys ORDER BY created_at, rowid`)
+	keys, err := collect(ctx, s.reader, scanKey, selectKeys+` ORDER BY created_at, rowid`)
 	return keys, s.explain(err, "read keys")
 }
 
@@ -110,7 +155,7 @@ func (s *SQL) Keys(ctx context.Context) ([]Key, error) {
 func (s *SQL) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		for id, t := range at {
-			if _, err := tx.ExecContext(ctx, `UPDATE keys SET last_used_at = ? WHERE id = ?`, stamp(t), id); err != nil {
+			if _, err := tx.ExecContext(ctx, `UPDATE keys SET last_used_at = ?1 WHERE id = ?2 AND (last_used_at IS NULL OR last_used_at < ?1)`, stamp(t), id); err != nil {
 				return err
 			}
 		}
@@ -120,14 +165,20 @@ func (s *SQL) KeysUsed(ctx context.Context, at map[string]time.Time) error {
 }
 
 // UpdateKey implements [Store].
-func (s *SQL) UpdateKey(ctx context.Context, id string, c KeyChange) error {
-	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+func (s *SQL) UpdateKey(ctx context.Context, id string, c KeyChange) (k Key, err error) {
+	err = s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		var err error
+		if k, err = keyInside(ctx, tx, id); err != nil {
+			return err
+		}
+		if err := c.Apply(&k); err != nil {
+			return err
+		}
 		if c.Name != "" {
 			if err := freeName(ctx, tx, id, c.Name); err != nil {
 				return err
 			}
 		}
-		var hash, prefix, suffix any // NULL for what stays
 		if c.Hash != [32]byte{} {
 			var taken bool
 			if err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM keys WHERE hash = ?)`, c.Hash[:]).Scan(&taken); err != nil {
@@ -136,44 +187,42 @@ func (s *SQL) UpdateKey(ctx context.Context, id string, c KeyChange) error {
 			if taken {
 				return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
 			}
-			hash, prefix, suffix = c.Hash[:], c.Prefix, c.Suffix
 		}
-		if l := c.Limits; l != nil {
-			_, err := tx.ExecContext(ctx, `
-				UPDATE keys SET max_running = ?, max_sandboxes = ?, max_memory = ?, max_disk = ?, max_rate = ?
-				WHERE id = ?`, l.Running, l.Sandboxes, l.MemoryMiB, l.DiskMiB, l.Rate, id)
-			if err != nil {
-				return err
-			}
-		}
-		result, err := tx.ExecContext(ctx, `
-			UPDATE keys SET name = COALESCE(NULLIF(?, ''), name),
-				hash = COALESCE(?, hash), prefix = COALESCE(?, prefix), suffix = COALESCE(?, suffix)
-			WHERE id = ?`, c.Name, hash, prefix, suffix, id)
+		_, err = tx.ExecContext(ctx, `
+			UPDATE keys SET name = ?, hash = ?, prefix = ?, suffix = ?,
+				max_running = ?, max_sandboxes = ?, max_memory = ?, max_disk = ?, max_rate = ?
+			WHERE id = ?`, k.Name, k.Hash[:], k.Prefix, k.Suffix,
+			k.Limits.Running, k.Limits.Sandboxes, k.Limits.MemoryMiB, k.Limits.DiskMiB, k.Limits.Rate, id)
 		if err != nil {
 			return err
 		}
-		if changed, err := result.RowsAffected(); err != nil || changed == 1 {
-			return err
-		}
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		return changed(ctx, tx, KindKeys)
 	})
-	return s.explain(err, "change key %s", id)
+	if err != nil {
+		return Key{}, s.explain(err, "change key %s", id)
+	}
+	return k, nil
 }
 
 // RemoveKey implements [Store].
 func (s *SQL) RemoveKey(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM keys WHERE id = ?`, id)
+		k, err := keyInside(ctx, tx, id)
 		if err != nil {
 			return err
 		}
-		removed, err := result.RowsAffected()
-		if err != nil {
-			return err
+		if k.Lasting() {
+			var others bool
+			err := tx.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM keys WHERE id <> ? AND role = ? AND expires_at IS NULL)`, id, string(RoleAdmin)).Scan(&others)
+			if err != nil {
+				return err
+			}
+			if !others {
+				return ErrLastAdmin()
+			}
 		}
-		if removed == 0 {
-			return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+		if _, err := tx.ExecContext(ctx, `DELETE FROM keys WHERE id = ?`, id); err != nil {
+			return err
 		}
 		if _, err := tx.ExecContext(ctx, `DELETE FROM used_secrets WHERE key = ?`, id); err != nil {
 			return err
@@ -181,8 +230,10 @@ func (s *SQL) RemoveKey(ctx context.Context, id string) error {
 		if _, err := tx.ExecContext(ctx, `DELETE FROM template_settings WHERE key = ?`, id); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE key = ?`, id)
-		return err
+		if _, err := tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE key = ?`, id); err != nil {
+			return err
+		}
+		return changed(ctx, tx, KindKeys, KindSSHKeys, KindSecrets)
 	})
 	return s.explain(err, "remove key %s", id)
 }

@@ -20,11 +20,15 @@ type Server struct {
 	// process that has locked it knows that no other of the place is left. What is before
 	// a space tells the machine.
 	Place string `json:"-"`
+	// Address is where other servers of the database reach it; empty where they do not.
+	Address string `json:"address,omitempty"`
 	// Epoch is one higher with each claim.
 	Epoch int64 `json:"epoch"`
 	// LeaseEndsAt is by the clock of the database. Until then nobody of another place
 	// takes the server's part.
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`
+	// Left is how long that was from then when it was read; negative for a lease that is over.
+	Left time.Duration `json:"-"`
 }
 
 // OnMachineOf reports whether two places are of the same start of the same machine.
@@ -105,12 +109,15 @@ func (x *leases) Claim(ctx context.Context, srv Server, life time.Duration) (Ser
 		srv.Epoch++
 		var until int64
 		err = tx.QueryRowContext(ctx, `
-			INSERT INTO servers (id, name, place, epoch, claim, lease_until) VALUES (?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER))
-			ON CONFLICT (id) DO UPDATE SET name = excluded.name, place = excluded.place, epoch = excluded.epoch,
+			INSERT INTO servers (id, name, place, address, epoch, claim, lease_until) VALUES (?, ?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER))
+			ON CONFLICT (id) DO UPDATE SET name = excluded.name, place = excluded.place, address = excluded.address, epoch = excluded.epoch,
 				claim = excluded.claim, lease_until = excluded.lease_until
-			RETURNING lease_until`, srv.ID, srv.Name, srv.Place, srv.Epoch, c.id, life.Milliseconds()).Scan(&until)
+			RETURNING lease_until`, srv.ID, srv.Name, srv.Place, srv.Address, srv.Epoch, c.id, life.Milliseconds()).Scan(&until)
 		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
-		return err
+		if err != nil {
+			return err
+		}
+		return adopt(ctx, tx, srv.ID)
 	})
 	if err != nil {
 		return Server{}, x.s.explain(err, "claim server %s", srv.ID)
@@ -136,10 +143,10 @@ func (x *leases) Release(ctx context.Context) error { return x.Renew(ctx, 0) }
 // Servers implements [Store].
 func (x *leases) Servers(ctx context.Context) ([]Server, error) {
 	all, err := collect(ctx, x.s.reader, func(rows *sql.Rows) (srv Server, err error) {
-		var until int64
-		err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Epoch, &until)
-		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
+		var until, left int64
+		err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &until, &left)
+		srv.LeaseEndsAt, srv.Left = time.UnixMilli(until).UTC(), time.Duration(left)*time.Millisecond
 		return srv, err
-	}, `SELECT id, name, place, epoch, lease_until FROM servers ORDER BY id`)
+	}, `SELECT id, name, place, address, epoch, lease_until, lease_until - `+x.s.engine.now()+` FROM servers ORDER BY id`)
 	return all, x.s.explain(err, "read servers")
 }

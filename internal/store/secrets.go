@@ -59,6 +59,16 @@ func Withhold(uses []SecretUse) []SecretUse {
 // usedSecrets is the part of a database with the secrets that sandboxes use.
 type usedSecrets struct{ s *SQL }
 
+// ErrSecretExists is what PutSecret returns for an id or a name that is taken.
+func ErrSecretExists(x Secret) error {
+	return errdef.New(errdef.Exists, "secret_exists", "the API key has a secret %q already", x.Name)
+}
+
+// ErrSecretNotFound is what is returned where there is no secret of an id.
+func ErrSecretNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
+}
+
 // PutSecret implements [Store].
 func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {
 	rule, err := json.Marshal(x.Rule)
@@ -66,22 +76,46 @@ func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {
 		return err
 	}
 	err = u.s.write(ctx, x.Key, func(ctx context.Context, tx *sql.Tx) error {
-		var id string
-		err := tx.QueryRowContext(ctx, `SELECT id FROM used_secrets WHERE key = ? AND name = ?`, x.Key, x.Name).Scan(&id)
-		switch {
-		case err == nil && id != x.ID:
-			return errdef.New(errdef.Exists, "secret_exists", "the API key has a secret %q already", x.Name)
-		case err != nil && err != sql.ErrNoRows:
+		result, err := tx.ExecContext(ctx, `
+			INSERT INTO used_secrets (id, key, name, version, rule, sealed, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+			ON CONFLICT DO NOTHING`,
+			x.ID, x.Key, x.Name, x.Version, string(rule), x.Sealed, stamp(x.CreatedAt), stamp(x.UpdatedAt))
+		if err := oneRow(result, err, func() error { return ErrSecretExists(x) }); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `
-			INSERT INTO used_secrets (id, key, name, version, rule, sealed, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET
-				version = excluded.version, rule = excluded.rule, sealed = excluded.sealed, updated_at = excluded.updated_at`,
-			x.ID, x.Key, x.Name, x.Version, string(rule), x.Sealed, stamp(x.CreatedAt), stamp(x.UpdatedAt))
-		return err
+		return changed(ctx, tx, KindSecrets)
 	})
 	return u.s.explain(err, "keep secret %s", x.ID)
+}
+
+// ChangeSecret implements [Store].
+func (u usedSecrets) ChangeSecret(ctx context.Context, id string, change func(*Secret) error) (x Secret, err error) {
+	err = u.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		was, err := collect(ctx, tx, scanSecret, `
+			SELECT id, key, name, version, rule, sealed, created_at, updated_at FROM used_secrets WHERE id = ?`, id)
+		if err == nil && len(was) == 0 {
+			err = ErrSecretNotFound(id)
+		}
+		if err != nil {
+			return err
+		}
+		x = was[0]
+		if err := change(&x); err != nil {
+			return err
+		}
+		x.ID, x.Key, x.Name, x.CreatedAt, x.UpdatedAt = was[0].ID, was[0].Key, was[0].Name, was[0].CreatedAt, x.UpdatedAt.UTC()
+		rule, err := json.Marshal(x.Rule)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE used_secrets SET version = ?, rule = ?, sealed = ?, updated_at = ? WHERE id = ?`,
+			x.Version, string(rule), x.Sealed, stamp(x.UpdatedAt), id)
+		if err != nil {
+			return err
+		}
+		return changed(ctx, tx, KindSecrets)
+	})
+	return x, u.s.explain(err, "change secret %s", id)
 }
 
 // AllSecrets implements [Store].
@@ -95,13 +129,10 @@ func (u usedSecrets) AllSecrets(ctx context.Context) ([]Secret, error) {
 func (u usedSecrets) RemoveSecret(ctx context.Context, id string) error {
 	err := u.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM used_secrets WHERE id = ?`, id)
-		if err != nil {
+		if err := oneRow(result, err, func() error { return ErrSecretNotFound(id) }); err != nil {
 			return err
 		}
-		if removed, err := result.RowsAffected(); err != nil || removed == 1 {
-			return err
-		}
-		return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
+		return changed(ctx, tx, KindSecrets)
 	})
 	return u.s.explain(err, "remove secret %s", id)
 }

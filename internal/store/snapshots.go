@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -47,6 +48,8 @@ type Snapshot struct {
 	Undo bool `json:"undo,omitempty"`
 	// Passing is set for one that a fork removes when its children have started.
 	Passing bool `json:"passing,omitempty"`
+	// Owner is the server that has it, as of [Owners].
+	Owner string `json:"-"`
 }
 
 // Snapshots is the snapshots.
@@ -111,7 +114,10 @@ func (s *SQL) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, ent
 		freed, freedMiB := 0, 0
 		for _, id := range snap.goes() {
 			var mib int
-			err := tx.QueryRowContext(ctx, `DELETE FROM snapshots WHERE id = ? RETURNING disk_mib`, id).Scan(&mib)
+			err := tx.QueryRowContext(ctx, `DELETE FROM snapshots WHERE id = ? AND owner = ? RETURNING disk_mib`, id, s.Self()).Scan(&mib)
+			if errors.Is(err, sql.ErrNoRows) {
+				err = cmp.Or(s.own(ctx, tx, ownedSnapshots, id), err)
+			}
 			switch {
 			case err == nil:
 				freed, freedMiB = freed+1, freedMiB+mib
@@ -122,15 +128,18 @@ func (s *SQL) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, ent
 		if err := s.records.fitSnapshot(ctx, tx, snap, freedMiB, freed); err != nil {
 			return err
 		}
-		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data, disk_mib) VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
-			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data, snap.DiskMiB())
+		result, err := tx.ExecContext(ctx, `INSERT INTO snapshots (id, key, name, version, created_at, data, disk_mib, owner) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`,
+			snap.ID, snap.Key, name, formVersion, stamp(snap.CreatedAt), data, snap.DiskMiB(), s.Self())
 		if err := oneRow(result, err, func() error { return ErrSnapshotExists(snap) }); err != nil {
 			return err
 		}
 		if err := addParts(ctx, tx, snap.ID, snap.Checkpoint.Parts()); err != nil {
 			return err
 		}
-		return tagTemplate(ctx, tx, snap)
+		if err := s.tagTemplate(ctx, tx, snap); err != nil {
+			return err
+		}
+		return changed(ctx, tx, KindSnapshots)
 	})
 }
 
@@ -146,8 +155,14 @@ func (s *SQL) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
 	data, err := encodeSnapshot(&snap)
 	if err == nil {
 		err = s.write(ctx, snap.Key, func(ctx context.Context, tx *sql.Tx) error {
+			if err := s.own(ctx, tx, ownedSnapshots, snap.ID); err != nil {
+				return err
+			}
 			result, err := tx.ExecContext(ctx, `UPDATE snapshots SET version = ?, data = ? WHERE id = ?`, formVersion, data, snap.ID)
-			return oneRow(result, err, func() error { return ErrSnapshotNotFound(snap.ID) })
+			if err := oneRow(result, err, func() error { return ErrSnapshotNotFound(snap.ID) }); err != nil {
+				return err
+			}
+			return changed(ctx, tx, KindSnapshots)
 		})
 	}
 	return s.explain(err, "change snapshot %s", snap.ID)
@@ -159,7 +174,7 @@ func (s *SQL) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return all, s.explain(err, "read snapshots")
 }
 
-const selectSnapshots = `SELECT id, version, data FROM snapshots ORDER BY created_at, rowid`
+const selectSnapshots = `SELECT id, version, data, owner FROM snapshots ORDER BY created_at, rowid`
 
 func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 	var (
@@ -168,7 +183,7 @@ func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 		data    sql.RawBytes
 		snap    Snapshot
 	)
-	if err := rows.Scan(&id, &version, &data); err != nil {
+	if err := rows.Scan(&id, &version, &data, &snap.Owner); err != nil {
 		return Snapshot{}, err
 	}
 	err := decode("snapshot "+id, version, data, &snap)
@@ -178,8 +193,7 @@ func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 // RemoveSnapshot implements [Store].
 func (s *SQL) RemoveSnapshot(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ?`, id)
-		if err := oneRow(result, err, func() error { return ErrSnapshotNotFound(id) }); err != nil {
+		if err := s.remove(ctx, tx, ownedSnapshots, id, ErrSnapshotNotFound(id)); err != nil {
 			return err
 		}
 		return failpoint.Fail(failpoint.SnapshotStrike)
@@ -213,6 +227,6 @@ func inspectSnapshots(ctx context.Context, db *sql.DB, found *Inspection) error 
 		}
 		found.Snapshots = append(found.Snapshots, snap)
 		return struct{}{}, nil
-	}, selectSnapshots)
+	}, `SELECT id, version, data FROM snapshots ORDER BY created_at, rowid`)
 	return err
 }

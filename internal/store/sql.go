@@ -32,6 +32,8 @@ type SQL struct {
 	tombstones
 	parts
 	leases
+	owners
+	webhooks
 
 	engine engine
 	name   string // of the database: a path, or a URL without its password
@@ -98,7 +100,8 @@ const readers = 4
 // newSQL returns a store without connections.
 func newSQL(name string, e engine) *SQL {
 	s := &SQL{name: name, engine: e, turns: ration.NewFair(1, 1)}
-	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s, s.parts.s, s.leases.s = s, s, s, s, s, s, s
+	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s, s.parts.s, s.leases.s, s.owners.s = s, s, s, s, s, s, s, s
+	s.webhooks.s = s
 	return s
 }
 
@@ -165,7 +168,7 @@ func (s *SQL) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry,
 		if err := failpoint.Fail(failpoint.CommitBegin); err != nil {
 			return err
 		}
-		if err := s.records.put(ctx, tx, sb, record); err != nil {
+		if err := s.records.put(ctx, tx, sb, record, &s.owners); err != nil {
 			return err
 		}
 		for _, event := range events {
@@ -245,7 +248,7 @@ func (s *SQL) count(key string, record []any, events [][]any) {
 // Sandboxes implements [Store]; the oldest come first.
 func (s *SQL) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	all, err := collect(ctx, s.reader, scanSandbox,
-		`SELECT id, version, data, rev FROM sandboxes ORDER BY created_at, id`)
+		`SELECT id, version, data, rev, owner FROM sandboxes ORDER BY created_at, id`)
 	return all, s.explain(err, "read sandboxes")
 }
 
@@ -253,6 +256,9 @@ func (s *SQL) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 // errdef.WrongState: something may still hold what its record describes.
 func (s *SQL) Forget(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.own(ctx, tx, ownedSandboxes, id); err != nil {
+			return err
+		}
 		state, err := stateOf(ctx, tx, id)
 		if err != nil {
 			return err
@@ -320,12 +326,17 @@ func (s *SQL) eventsBefore(ctx context.Context, sandbox string, before int64, li
 		sandbox, before, limit)
 }
 
+// ErrSandboxNotFound is what is returned where there is no such sandbox.
+func ErrSandboxNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+}
+
 // stateOf returns the state of a sandbox, or an errdef.NotFound.
 func stateOf(ctx context.Context, q querier, id string) (lifecycle.State, error) {
 	var state lifecycle.State
 	err := q.QueryRowContext(ctx, `SELECT state FROM sandboxes WHERE id = ?`, id).Scan(&state)
 	if errors.Is(err, sql.ErrNoRows) {
-		return "", errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+		return "", ErrSandboxNotFound(id)
 	}
 	return state, err
 }

@@ -23,13 +23,12 @@ func (s *SQL) AddSSHKey(ctx context.Context, k SSHKey) error {
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO ssh_keys (id, key, name, public_key, created_at) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`, k.ID, k.Key, k.Name, k.PublicKey, stamp(k.CreatedAt))
-		if err != nil {
+		if err := oneRow(result, err, func() error {
+			return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")
+		}); err != nil {
 			return err
 		}
-		if added, err := result.RowsAffected(); err != nil || added == 1 {
-			return err
-		}
-		return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")
+		return changed(ctx, tx, KindSSHKeys)
 	})
 	return s.explain(err, "add SSH key %s", k.ID)
 }
@@ -45,13 +44,10 @@ func (s *SQL) SSHKeys(ctx context.Context) ([]SSHKey, error) {
 func (s *SQL) RemoveSSHKey(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM ssh_keys WHERE id = ?`, id)
-		if err != nil {
+		if err := oneRow(result, err, func() error { return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id) }); err != nil {
 			return err
 		}
-		if removed, err := result.RowsAffected(); err != nil || removed == 1 {
-			return err
-		}
-		return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id)
+		return changed(ctx, tx, KindSSHKeys)
 	})
 	return s.explain(err, "remove SSH key %s", id)
 }

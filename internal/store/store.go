@@ -33,6 +33,8 @@ type Sandbox struct {
 	// Light says that it is paused and that its frozen runtime stands by, so that a
 	// wake only thaws it. The running server knows that; no store does.
 	Light bool `json:"-"`
+	// Owner is the server that has it, as of [Owners].
+	Owner string `json:"-"`
 }
 
 // Config is what a sandbox was asked to be, apart from its lifecycle.
@@ -242,9 +244,11 @@ type Webhook struct {
 	Cursor    int64     `json:"cursor"`    // Seq of the last event that it has got, or does not want
 	Delivered int64     `json:"delivered"` // how many it has got
 	Dropped   int64     `json:"dropped"`   // how many were given up
+	// Moves is how often Cursor was set otherwise than by deliveries.
+	Moves int64 `json:"moves,omitempty"`
 }
 
-// Store is the durable state of one server. All methods are safe for
+// Store is the durable state of one server, or of several. All methods are safe for
 // concurrent use. Lookups of what is not there return an errdef.NotFound.
 type Store interface {
 	Sandboxes
@@ -260,6 +264,7 @@ type Store interface {
 	Webhooks
 	Secrets
 	Leases
+	Owners
 	// Close flushes and releases the store.
 	Close() error
 }
@@ -308,14 +313,16 @@ type Keys interface {
 	AddKey(ctx context.Context, k Key) error
 	// Keys returns all keys, oldest first.
 	Keys(ctx context.Context) ([]Key, error)
-	// UpdateKey changes the key of an id. errdef.NotFound if there is no such key,
-	// errdef.Exists if another has the name or the hash.
-	UpdateKey(ctx context.Context, id string, c KeyChange) error
-	// KeysUsed notes when keys were last used, by their ids. Unknown ones are
-	// passed over: they may have just been removed.
+	// UpdateKey changes the key of an id as it is stored, and returns it as it is then.
+	// errdef.NotFound if there is no such key, errdef.Exists if another has the name or
+	// the hash.
+	UpdateKey(ctx context.Context, id string, c KeyChange) (Key, error)
+	// KeysUsed notes when keys were last used, by their ids, unless a later use is noted.
+	// Unknown ones are passed over: they may have just been removed.
 	KeysUsed(ctx context.Context, at map[string]time.Time) error
 	// RemoveKey removes a key, with its SSH keys, secrets and what it said of
-	// templates; errdef.NotFound if there is none of that id.
+	// templates; errdef.NotFound if there is none of that id, and [ErrLastAdmin] if it is
+	// the last one that lasts.
 	RemoveKey(ctx context.Context, id string) error
 }
 
@@ -332,9 +339,14 @@ type SSHKeys interface {
 
 // UsedSecrets is the secrets that sandboxes use.
 type UsedSecrets interface {
-	// PutSecret makes a secret durable: a new one, or in the place of the one with
-	// its id. errdef.Exists if the API key has another of its name.
+	// PutSecret stores a new secret; errdef.Exists if its API key has one of its name,
+	// or its id is known.
 	PutSecret(ctx context.Context, x Secret) error
+	// ChangeSecret changes the value and the rule of a secret as it is stored by then,
+	// whoever has changed it last, and returns what it has become. An error of change, which
+	// may be called again, is returned, and nothing has changed; errdef.NotFound if there is
+	// none of that id. Change asks no store.
+	ChangeSecret(ctx context.Context, id string, change func(*Secret) error) (Secret, error)
 	// AllSecrets returns all of them, oldest first.
 	AllSecrets(ctx context.Context) ([]Secret, error)
 	// RemoveSecret removes one; errdef.NotFound if there is none of that id.
@@ -356,6 +368,10 @@ type Webhooks interface {
 	// PutWebhook makes a webhook durable: a new one, or in the place of the one
 	// with its id.
 	PutWebhook(ctx context.Context, w Webhook) error
+	// ChangeWebhook changes a webhook as it is stored by then, whoever has changed it last,
+	// and returns what it has become. An error of change, which may be called again, is
+	// returned, and nothing has changed; errdef.NotFound if there is none of that id.
+	ChangeWebhook(ctx context.Context, id string, change func(*Webhook) error) (Webhook, error)
 	// Webhooks returns all webhooks, oldest first.
 	Webhooks(ctx context.Context) ([]Webhook, error)
 	// DeleteWebhook removes one.

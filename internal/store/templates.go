@@ -25,6 +25,8 @@ type Template struct {
 	Tags      map[string]Tag `json:"tags"`
 	// Cache is what steps have led to, those that were used last first.
 	Cache []StepResult `json:"cache,omitempty"`
+	// Owner is the server that has it, as of [Owners].
+	Owner string `json:"-"`
 }
 
 // Build is one making of a template.
@@ -221,7 +223,7 @@ func ErrNameOfTemplate(base string) error {
 // tagTemplate gives the result of a build to the template that it is named after, in
 // the commit that takes the name from the result before: whatever happens, the template
 // has one of the two.
-func tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
+func (b builtTemplates) tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
 	if result.Config.Build == "" || result.Name == "" {
 		return nil
 	}
@@ -241,12 +243,18 @@ func tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
 	if err != nil {
 		return err
 	}
+	if err := b.s.own(ctx, tx, ownedTemplates, id); err != nil {
+		return err
+	}
 	tagged := t.Tagged(result)
 	text, err := encode(tagged.inUTC())
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `UPDATE templates SET rev = rev + 1, version = ?, data = ? WHERE id = ?`, formVersion, text, id)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return changed(ctx, tx, KindTemplates)
 }
 
 // builtTemplates is the part of a database with the templates that were built.
@@ -258,10 +266,13 @@ func (b builtTemplates) PutTemplate(ctx context.Context, t Template) error {
 	data, err := encode(t)
 	if err == nil {
 		err = b.s.write(ctx, t.Key, func(ctx context.Context, tx *sql.Tx) error {
-			if err := putTemplate(ctx, tx, t, data); err != nil {
+			if err := b.putTemplate(ctx, tx, t, data); err != nil {
 				return err
 			}
-			return putBuilds(ctx, tx, t)
+			if err := putBuilds(ctx, tx, t); err != nil {
+				return err
+			}
+			return changed(ctx, tx, KindTemplates)
 		})
 	}
 	return b.s.explain(err, "store template %s", t.Name)
@@ -281,8 +292,11 @@ func (t Template) inUTC() Template {
 	return t
 }
 
-func putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error {
+func (b builtTemplates) putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error {
 	if t.Rev > 0 {
+		if err := b.s.own(ctx, tx, ownedTemplates, t.ID); err != nil {
+			return err
+		}
 		result, err := tx.ExecContext(ctx, `UPDATE templates SET rev = rev + 1, version = ?, data = ? WHERE id = ? AND rev = ? AND key = ? AND name = ?`,
 			formVersion, data, t.ID, t.Rev, t.Key, t.Name)
 		return oneRow(result, err, func() error {
@@ -298,8 +312,8 @@ func putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error
 	if err := freeForTemplate(ctx, tx, t); err != nil {
 		return err
 	}
-	result, err := tx.ExecContext(ctx, `INSERT INTO templates (id, key, name, rev, version, data) VALUES (?, ?, ?, 1, ?, ?) ON CONFLICT DO NOTHING`,
-		t.ID, t.Key, t.Name, formVersion, data)
+	result, err := tx.ExecContext(ctx, `INSERT INTO templates (id, key, name, rev, version, data, owner) VALUES (?, ?, ?, 1, ?, ?, ?) ON CONFLICT DO NOTHING`,
+		t.ID, t.Key, t.Name, formVersion, data, b.s.Self())
 	if err := oneRow(result, err, func() error { return ErrTemplateExists(t) }); err != nil {
 		return err
 	}
@@ -317,7 +331,7 @@ func putTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error
 // build under one of the names that the template can be built to.
 func freeForTemplate(ctx context.Context, tx *sql.Tx, t Template) error {
 	// What is between ":" and ";" begins with the former.
-	named, err := collect(ctx, tx, scanSnapshot, `SELECT id, version, data FROM snapshots WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')`, t.Key, t.Name)
+	named, err := collect(ctx, tx, scanSnapshot, `SELECT id, version, data, owner FROM snapshots WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')`, t.Key, t.Name)
 	for _, snap := range named {
 		if err == nil && snap.Config.Build == "" {
 			err = ErrSnapshotExists(Snapshot{Name: snap.Name})
@@ -371,7 +385,7 @@ func (b builtTemplates) Templates(ctx context.Context) ([]Template, error) {
 	return all, b.s.explain(err, "read templates")
 }
 
-const selectTemplates = `SELECT id, rev, version, data FROM templates ORDER BY id`
+const selectTemplates = `SELECT id, rev, version, data, owner FROM templates ORDER BY id`
 
 func scanTemplate(rows *sql.Rows) (t Template, err error) {
 	var (
@@ -380,7 +394,7 @@ func scanTemplate(rows *sql.Rows) (t Template, err error) {
 		version int
 		data    sql.RawBytes
 	)
-	if err := rows.Scan(&id, &rev, &version, &data); err != nil {
+	if err := rows.Scan(&id, &rev, &version, &data, &t.Owner); err != nil {
 		return t, err
 	}
 	err = decode("template "+id, version, data, &t)
@@ -391,8 +405,7 @@ func scanTemplate(rows *sql.Rows) (t Template, err error) {
 // RemoveTemplate implements [Store].
 func (b builtTemplates) RemoveTemplate(ctx context.Context, id string) error {
 	err := b.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM templates WHERE id = ?`, id) // its builds go with it
-		return oneRow(result, err, func() error { return ErrTemplateNotFound(id) })
+		return b.s.remove(ctx, tx, ownedTemplates, id, ErrTemplateNotFound(id)) // its builds go with it
 	})
 	return b.s.explain(err, "remove template %s", id)
 }
@@ -440,6 +453,6 @@ func inspectTemplates(ctx context.Context, db *sql.DB, found *Inspection) error 
 			found.Templates = append(found.Templates, t)
 		}
 		return struct{}{}, nil
-	}, selectTemplates)
+	}, `SELECT id, rev, version, data, '' FROM templates ORDER BY id`)
 	return err
 }

@@ -34,7 +34,7 @@ type tombstones struct{ s *SQL }
 // CommitEnd implements [Store].
 func (t tombstones) CommitEnd(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {
 	err = t.s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) (err error) {
-		forgotten, err = forgetOldest(ctx, tx, sb)
+		forgotten, err = forgetOldest(ctx, tx, sb, t.s.Self())
 		return err
 	})
 	if err != nil {
@@ -44,8 +44,8 @@ func (t tombstones) CommitEnd(ctx context.Context, sb Sandbox, entries []lifecyc
 }
 
 // forgetOldest removes the tombstones of an API key that are too many with that of a
-// sandbox, the oldest first, and returns their ids. That of the sandbox stays.
-func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox) ([]string, error) {
+// sandbox, the oldest of its owner first, and returns their ids. That of the sandbox stays.
+func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox, owner string) ([]string, error) {
 	if !sb.Ended() {
 		return nil, nil
 	}
@@ -59,10 +59,10 @@ func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox) ([]string, error)
 		var id string
 		err = tx.QueryRowContext(ctx, `
 			DELETE FROM sandboxes WHERE id = (
-				SELECT id FROM sandboxes WHERE key = ? AND ended_at IS NOT NULL AND id <> ? ORDER BY ended_at LIMIT 1)
-			RETURNING id`, sb.Config.Key, sb.ID).Scan(&id)
+				SELECT id FROM sandboxes WHERE key = ? AND ended_at IS NOT NULL AND id <> ? AND owner = ? ORDER BY ended_at LIMIT 1)
+			RETURNING id`, sb.Config.Key, sb.ID, owner).Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
-			return ids, nil // it is too large itself
+			return ids, nil // it is too large itself, or others have too many
 		}
 		if err != nil {
 			return nil, err

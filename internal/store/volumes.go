@@ -16,6 +16,7 @@ type Volume struct {
 	Name      string    `json:"name"`
 	CreatedAt time.Time `json:"createdAt"`
 	DiskMiB   int       `json:"diskMiB"` // what it may hold; 0 for what the server allows
+	Owner     string    `json:"-"`       // the server that has it, as of [Owners]
 }
 
 // VolumeMount is a volume in a sandbox.
@@ -40,8 +41,11 @@ func ErrVolumeNotFound(id string) error {
 func (s *SQL) AddVolume(ctx context.Context, v Volume) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx,
-			`INSERT INTO volumes (id, name, created_at, disk) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt), v.DiskMiB)
+			`INSERT INTO volumes (id, name, created_at, disk, owner) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`, v.ID, v.Name, stamp(v.CreatedAt), v.DiskMiB, s.Self())
 		if err := oneRow(result, err, func() error { return ErrVolumeExists(v) }); err != nil {
+			return err
+		}
+		if err := changed(ctx, tx, KindVolumes); err != nil {
 			return err
 		}
 		return failpoint.Fail(failpoint.VolumeAdd)
@@ -59,14 +63,16 @@ func (s *SQL) Volumes(ctx context.Context) ([]Volume, error) {
 }
 
 const (
-	selectVolumes = `SELECT id, name, created_at, disk FROM volumes ORDER BY created_at, rowid`
-	// selectUnlimited is for a database that knows of no limits.
-	selectUnlimited = `SELECT id, name, created_at, 0 FROM volumes ORDER BY created_at, rowid`
+	selectVolumes = `SELECT id, name, created_at, disk, owner FROM volumes ORDER BY created_at, rowid`
+	// selectUnowned is for a database that knows of no owners.
+	selectUnowned = `SELECT id, name, created_at, disk, '' FROM volumes ORDER BY created_at, rowid`
+	// selectUnlimited is for a database that knows of no limits either.
+	selectUnlimited = `SELECT id, name, created_at, 0, '' FROM volumes ORDER BY created_at, rowid`
 )
 
 func scanVolume(rows *sql.Rows) (v Volume, err error) {
 	var created string
-	if err := rows.Scan(&v.ID, &v.Name, &created, &v.DiskMiB); err != nil {
+	if err := rows.Scan(&v.ID, &v.Name, &created, &v.DiskMiB, &v.Owner); err != nil {
 		return Volume{}, err
 	}
 	if v.CreatedAt, err = time.Parse(stampLayout, created); err != nil {
@@ -78,8 +84,7 @@ func scanVolume(rows *sql.Rows) (v Volume, err error) {
 // RemoveVolume implements [Store].
 func (s *SQL) RemoveVolume(ctx context.Context, id string) error {
 	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `DELETE FROM volumes WHERE id = ?`, id)
-		if err := oneRow(result, err, func() error { return ErrVolumeNotFound(id) }); err != nil {
+		if err := s.remove(ctx, tx, ownedVolumes, id, ErrVolumeNotFound(id)); err != nil {
 			return err
 		}
 		return failpoint.Fail(failpoint.VolumeStrike)

@@ -4,33 +4,90 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"reflect"
+	"slices"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
+// webhooks is the part of a database with the webhooks.
+type webhooks struct{ s *SQL }
+
 // PutWebhook implements [Store].
-func (s *SQL) PutWebhook(ctx context.Context, w Webhook) error {
+func (x webhooks) PutWebhook(ctx context.Context, w Webhook) error {
 	toUTC(&w.CreatedAt)
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		was, err := webhookOf(ctx, tx, w.ID)
+		if err != nil {
+			return err
+		}
+		return putWebhook(ctx, tx, was, w)
+	})
+	return x.s.explain(err, "put webhook %s", w.ID)
+}
+
+// ChangeWebhook implements [Store].
+func (x webhooks) ChangeWebhook(ctx context.Context, id string, change func(*Webhook) error) (w Webhook, err error) {
+	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		was, err := webhookOf(ctx, tx, id)
+		if err == nil && len(was) == 0 {
+			err = ErrWebhookNotFound(id)
+		}
+		if err != nil {
+			return err
+		}
+		w = was[0]
+		w.Events = slices.Clone(w.Events)
+		if err := change(&w); err != nil {
+			return err
+		}
+		toUTC(&w.CreatedAt)
+		return putWebhook(ctx, tx, was, w)
+	})
+	return w, x.s.explain(err, "change webhook %s", id)
+}
+
+// ErrWebhookNotFound is what is returned where there is no such webhook.
+func ErrWebhookNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "webhook_not_found", "webhook %.100q does not exist", id).WithRemedy("list the webhooks")
+}
+
+// webhookOf returns the webhook of an id, if there is one.
+func webhookOf(ctx context.Context, tx *sql.Tx, id string) ([]Webhook, error) {
+	return collect(ctx, tx, scanWebhook, `SELECT id, version, secret, data FROM webhooks WHERE id = ?`, id)
+}
+
+// putWebhook stores a webhook in the place of what was, if anything.
+func putWebhook(ctx context.Context, tx *sql.Tx, was []Webhook, w Webhook) error {
 	data, err := encode(w)
 	if err != nil {
-		return fmt.Errorf("put webhook %s: encode it: %w", w.ID, err)
+		return fmt.Errorf("encode it: %w", err)
 	}
-	err = s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := tx.ExecContext(ctx, `
-			INSERT INTO webhooks (id, version, created_at, secret, data) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (id) DO UPDATE SET
-				version = excluded.version, created_at = excluded.created_at,
-				secret = excluded.secret, data = excluded.data`,
-			w.ID, formVersion, stamp(w.CreatedAt), w.Secret, data)
+	_, err = tx.ExecContext(ctx, `
+		INSERT INTO webhooks (id, version, created_at, secret, data) VALUES (?, ?, ?, ?, ?)
+		ON CONFLICT (id) DO UPDATE SET
+			version = excluded.version, created_at = excluded.created_at,
+			secret = excluded.secret, data = excluded.data`,
+		w.ID, formVersion, stamp(w.CreatedAt), w.Secret, data)
+	if err != nil || len(was) == 1 && !was[0].Differs(w) {
 		return err
-	})
-	return s.explain(err, "put webhook %s", w.ID)
+	}
+	return changed(ctx, tx, KindWebhooks)
+}
+
+// Differs reports whether a webhook is another than w in more than how far it has got.
+func (was Webhook) Differs(w Webhook) bool {
+	was.Cursor, was.Delivered, was.Dropped = w.Cursor, w.Delivered, w.Dropped
+	if was.CreatedAt.Equal(w.CreatedAt) {
+		was.CreatedAt = w.CreatedAt
+	}
+	return !reflect.DeepEqual(was, w)
 }
 
 // Webhooks implements [Store].
-func (s *SQL) Webhooks(ctx context.Context) ([]Webhook, error) {
-	all, err := collect(ctx, s.reader, scanWebhook, `SELECT id, version, secret, data FROM webhooks ORDER BY created_at, id`)
-	return all, s.explain(err, "read webhooks")
+func (x webhooks) Webhooks(ctx context.Context) ([]Webhook, error) {
+	all, err := collect(ctx, x.s.reader, scanWebhook, `SELECT id, version, secret, data FROM webhooks ORDER BY created_at, id`)
+	return all, x.s.explain(err, "read webhooks")
 }
 
 func scanWebhook(rows *sql.Rows) (Webhook, error) {
@@ -49,16 +106,13 @@ func scanWebhook(rows *sql.Rows) (Webhook, error) {
 }
 
 // DeleteWebhook implements [Store].
-func (s *SQL) DeleteWebhook(ctx context.Context, id string) error {
-	err := s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+func (x webhooks) DeleteWebhook(ctx context.Context, id string) error {
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		result, err := tx.ExecContext(ctx, `DELETE FROM webhooks WHERE id = ?`, id)
-		if err != nil {
+		if err := oneRow(result, err, func() error { return ErrWebhookNotFound(id) }); err != nil {
 			return err
 		}
-		if gone, err := result.RowsAffected(); err != nil || gone == 1 {
-			return err
-		}
-		return errdef.New(errdef.NotFound, "webhook_not_found", "no webhook %s", id)
+		return changed(ctx, tx, KindWebhooks)
 	})
-	return s.explain(err, "delete webhook %s", id)
+	return x.s.explain(err, "delete webhook %s", id)
 }

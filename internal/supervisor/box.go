@@ -73,10 +73,8 @@ type box struct {
 }
 
 func newBox(s *Supervisor, sb store.Sandbox) *box {
-	b := &box{
-		s: s, id: sb.ID, sb: sb,
-		ended: calls.Waiting{},
-	}
+	sb.Owner = s.o.Store.Self()
+	b := &box{s: s, id: sb.ID, sb: sb, ended: calls.Waiting{}}
 	b.tenant = s.guard.Tenant(asked{b})
 	b.desk, b.bed = leases.New(&b.mu), bedOf(b)
 	b.gate = s.outside.Gate(sb.ID, sb.Config, audited(b))

@@ -23,6 +23,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	if s.Shelf, err = snapshots.Open(ctx, shelfOptions(s)); err != nil {
 		return err
 	}
+	list = slices.DeleteFunc(list, func(sb store.Sandbox) bool { return sb.Owner != s.o.Store.Self() })
 	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return a.Record.EndedAt().Compare(b.Record.EndedAt()) })
 	for _, sb := range list {
 		b := newBox(s, sb)

@@ -57,7 +57,7 @@ func (s *Supervisor) thoseWith(has func(store.Config) bool) []string {
 			users = append(users, sb.ID)
 		}
 	})
-	for _, snap := range s.AllSnapshots() {
+	for _, snap := range s.OwnSnapshots() {
 		if has(snap.Config) {
 			users = append(users, "snapshot "+snapshots.Describe(snap))
 		}

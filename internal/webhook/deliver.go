@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/human"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -71,11 +72,11 @@ type Stats struct {
 
 // hook is a webhook at work.
 type hook struct {
-	end context.CancelFunc
+	end context.CancelFunc // of its deliveries; guarded by Sender.changes
 
 	mu       sync.Mutex
 	w        store.Webhook
-	gone     bool          // deleted
+	gone     bool          // deleted; changes with Sender.changes held too
 	version  int           // of w: rises when somebody changes it
 	changed  chan struct{} // closed when somebody changes it
 	attempts []Attempt     // oldest first
@@ -91,7 +92,7 @@ func (h *hook) webhook() store.Webhook {
 
 // Deliveries returns the last attempts since the server started, newest first.
 func (s *Sender) Deliveries(id string) ([]Attempt, error) {
-	h, err := s.find(id)
+	h, err := s.find(s.ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func (s *Sender) Deliveries(id string) ([]Attempt, error) {
 
 // Stats returns how a webhook does.
 func (s *Sender) Stats(ctx context.Context, id string) (Stats, error) {
-	h, err := s.find(id)
+	h, err := s.find(ctx, id)
 	if err != nil {
 		return Stats{}, err
 	}
@@ -184,6 +185,9 @@ func (s *Sender) troubled(ctx context.Context, w store.Webhook, err error) time.
 // try delivers an event and moves w past it when it is done with, or returns how
 // long to wait.
 func (s *Sender) try(ctx context.Context, h *hook, w *store.Webhook, version int, e store.Event, m Message) (done bool, wait time.Duration) {
+	if !s.elected() { // watch is about to end this
+		return false, watchEvery
+	}
 	a := s.post(ctx, *w, m)
 	if ctx.Err() != nil {
 		return false, 0
@@ -277,19 +281,58 @@ func (h *hook) skip(cursor int64, version int) {
 	}
 }
 
-// save makes w durable; false if somebody has changed the webhook meanwhile. If
-// the store does not take it, deliveries go on: after a restart some come twice.
+// errOvertaken says that the cursor of a webhook was set, or moved on, elsewhere.
+var errOvertaken = errors.New("another server has changed how far the webhook has got")
+
+// save makes durable how far w has got; false if somebody has changed the webhook
+// meanwhile. If the store does not take it, deliveries go on: after a restart some come
+// twice.
 func (s *Sender) save(ctx context.Context, h *hook, w store.Webhook, version int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.version != version {
 		return false
 	}
-	h.w = w
-	if err := s.o.Store.PutWebhook(context.WithoutCancel(ctx), w); err != nil {
+	var has store.Webhook
+	_, err := s.o.Store.ChangeWebhook(context.WithoutCancel(ctx), w.ID, func(x *store.Webhook) error {
+		has = *x
+		if x.Moves != w.Moves || x.Cursor > w.Cursor {
+			return errOvertaken
+		}
+		x.Cursor, x.Delivered, x.Dropped = w.Cursor, w.Delivered, w.Dropped
+		return nil
+	})
+	switch {
+	case errors.Is(err, errOvertaken):
+		h.become(has)
+		return false
+	case errdef.Is(err, errdef.NotFound): // Refresh drops it
+		w.Enabled = false
+		h.become(w)
+		return false
+	case err != nil:
 		s.o.Log.Error("progress of a webhook could not be saved", "webhook", w.ID, "err", err)
 	}
+	h.w = w
 	return true
+}
+
+// ahead has w be as far as this server has delivered, unless its cursor was set since
+// then. The caller holds mu, and the server delivers.
+func (h *hook) ahead(w *store.Webhook) {
+	if w.Moves == h.w.Moves {
+		w.Cursor, w.Delivered, w.Dropped = h.w.Cursor, h.w.Delivered, h.w.Dropped
+	}
+}
+
+// become has a webhook be what it was changed to: what is under way is done again. The
+// caller holds mu.
+func (h *hook) become(w store.Webhook) {
+	h.w = w
+	h.failures = 0
+	h.version++
+	close(h.changed)
+	h.changed = make(chan struct{})
 }
 
 // Sign returns the signature of a delivery: anybody who knows the secret can

@@ -14,6 +14,8 @@
 //   - After 7 days an event that fails once more is given up, which is counted
 //     and logged.
 //   - Each webhook has a goroutine of its own: a slow receiver delays no other.
+//   - Of several servers with one store, the one that is elected delivers, and goes
+//     on from where the one before it has got. A receiver can get an event twice then.
 //   - Redirects are not followed, and of an answer only the status counts.
 //
 // Whoever may make webhooks can have the server send requests to wherever it
@@ -39,6 +41,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 )
 
 // EventLog is the log of all events.
@@ -54,6 +57,7 @@ type EventLog interface {
 // Store is the part of the server's store that keeps webhooks.
 type Store interface {
 	PutWebhook(ctx context.Context, w store.Webhook) error
+	ChangeWebhook(ctx context.Context, id string, change func(*store.Webhook) error) (store.Webhook, error)
 	Webhooks(ctx context.Context) ([]store.Webhook, error)
 	DeleteWebhook(ctx context.Context, id string) error
 }
@@ -71,6 +75,9 @@ type Options struct {
 	Events EventLog
 	// Encode puts an entry of the log into the words of receivers.
 	Encode func(ctx context.Context, e store.Event) (Message, error)
+	// Elected reports whether this is the server that delivers, of several with one store;
+	// nil if it is the only one. It is asked often.
+	Elected func() bool
 	// Transport carries the requests; nil for the network.
 	Transport http.RoundTripper
 	Log       *slog.Logger
@@ -85,8 +92,14 @@ type Sender struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
+	// changes is held while a change is stored, or what is stored is taken over, and is
+	// taken before the locks of hooks and mu.
+	changes  sync.Mutex
+	delivers bool         // whether hooks are at work; guarded by changes
+	again    follow.Again // see find
+
 	mu    sync.Mutex
-	hooks map[string]*hook
+	hooks map[string]*hook // changes with changes held too
 }
 
 // New goes on with the webhooks that the store has.
@@ -104,8 +117,13 @@ func New(ctx context.Context, o Options) (*Sender, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.again.Read = s.Refresh
+	s.delivers = o.Elected == nil
 	for _, w := range all {
 		s.begin(w)
+	}
+	if o.Elected != nil {
+		s.work.Go(s.watch)
 	}
 	return s, nil
 }
@@ -117,11 +135,22 @@ func (s *Sender) Stop() {
 	s.work.Wait()
 }
 
-// begin delivers to a webhook from now on. The caller holds mu, or is alone.
+// begin makes a webhook known, and delivers to it from now on if it is this server that
+// does. The caller holds changes, or is alone.
 func (s *Sender) begin(w store.Webhook) {
-	ctx, cancel := context.WithCancel(s.ctx)
-	h := &hook{w: w, changed: make(chan struct{}), end: cancel}
+	h := &hook{w: w, changed: make(chan struct{}), end: func() {}}
+	s.mu.Lock()
 	s.hooks[w.ID] = h
+	s.mu.Unlock()
+	if s.delivers {
+		s.deliverTo(h)
+	}
+}
+
+// deliverTo puts a webhook to work. The caller holds changes, or is alone.
+func (s *Sender) deliverTo(h *hook) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	h.end = cancel
 	s.work.Go(func() { s.run(ctx, h) })
 }
 
@@ -143,11 +172,11 @@ func (s *Sender) Create(ctx context.Context, w store.Webhook) (store.Webhook, er
 		return store.Webhook{}, fmt.Errorf("create webhook: %w", err)
 	}
 	w.ID, w.CreatedAt, w.Cursor = strings.ToLower(rand.Text()), time.Now().UTC().Truncate(time.Microsecond), last
-	w.Delivered, w.Dropped = 0, 0
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.hooks) >= MaxWebhooks {
-		return store.Webhook{}, errdef.New(errdef.Exhausted, "too_many_webhooks", "the server has %d webhooks already", len(s.hooks)).
+	w.Delivered, w.Dropped, w.Moves = 0, 0, 0
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	if has := len(s.all()); has >= MaxWebhooks {
+		return store.Webhook{}, errdef.New(errdef.Exhausted, "too_many_webhooks", "the server has %d webhooks already", has).
 			WithRemedy("delete some that nobody needs").With("allowed", MaxWebhooks)
 	}
 	if err := s.o.Store.PutWebhook(ctx, w); err != nil {
@@ -179,25 +208,36 @@ func check(w store.Webhook) error {
 	return nil
 }
 
-func (s *Sender) find(id string) (*hook, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	h, ok := s.hooks[id]
-	if !ok {
-		return nil, unknown(id)
+// find returns a webhook, also one that another server has just made.
+func (s *Sender) find(ctx context.Context, id string) (*hook, error) {
+	look := func() *hook {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.hooks[id]
+	}
+	h := look()
+	if h == nil && s.o.Elected != nil {
+		if err := s.again.Now(ctx); err != nil {
+			return nil, err
+		}
+		h = look()
+	}
+	if h == nil {
+		return nil, store.ErrWebhookNotFound(id)
 	}
 	return h, nil
 }
 
-func unknown(id string) error {
-	return errdef.New(errdef.NotFound, "webhook_not_found", "webhook %.100q does not exist", id).WithRemedy("list the webhooks")
+// all returns all webhooks, in no order.
+func (s *Sender) all() []*hook {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.hooks))
 }
 
 // List returns all webhooks, oldest first.
 func (s *Sender) List() []store.Webhook {
-	s.mu.Lock()
-	hooks := slices.Collect(maps.Values(s.hooks))
-	s.mu.Unlock()
+	hooks := s.all()
 	all := make([]store.Webhook, 0, len(hooks))
 	for _, h := range hooks {
 		all = append(all, h.webhook())
@@ -210,7 +250,7 @@ func (s *Sender) List() []store.Webhook {
 
 // Get returns a webhook.
 func (s *Sender) Get(id string) (store.Webhook, error) {
-	h, err := s.find(id)
+	h, err := s.find(s.ctx, id)
 	if err != nil {
 		return store.Webhook{}, err
 	}
@@ -221,7 +261,7 @@ func (s *Sender) Get(id string) (store.Webhook, error) {
 // again at once. What happened while it was disabled it does not get, unless its
 // cursor is put back.
 func (s *Sender) Change(ctx context.Context, id string, change func(*store.Webhook)) (store.Webhook, error) {
-	h, err := s.find(id)
+	h, err := s.find(ctx, id)
 	if err != nil {
 		return store.Webhook{}, err
 	}
@@ -229,57 +269,67 @@ func (s *Sender) Change(ctx context.Context, id string, change func(*store.Webho
 	if err != nil {
 		return store.Webhook{}, fmt.Errorf("change webhook %s: %w", id, err)
 	}
+	s.changes.Lock()
+	defer s.changes.Unlock()
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.gone {
-		return store.Webhook{}, unknown(id)
+		return store.Webhook{}, store.ErrWebhookNotFound(id)
 	}
-	w := h.w
-	change(&w)
-	w.ID, w.CreatedAt = h.w.ID, h.w.CreatedAt
-	if w.Enabled && !h.w.Enabled && w.Cursor == h.w.Cursor {
-		w.Cursor = max(w.Cursor, last)
-	}
-	if err := check(w); err != nil {
+	w, err := s.o.Store.ChangeWebhook(ctx, id, func(w *store.Webhook) error {
+		if s.delivers {
+			h.ahead(w)
+		}
+		was := *w
+		change(w)
+		w.ID, w.CreatedAt, w.Moves = was.ID, was.CreatedAt, was.Moves
+		if w.Enabled && !was.Enabled && w.Cursor == was.Cursor {
+			w.Cursor = max(w.Cursor, last)
+		}
+		if w.Cursor != was.Cursor {
+			w.Moves++
+		}
+		return check(*w)
+	})
+	switch {
+	case errdef.Is(err, errdef.Invalid), errdef.Is(err, errdef.NotFound):
 		return store.Webhook{}, err
-	}
-	if err := s.o.Store.PutWebhook(ctx, w); err != nil {
+	case err != nil:
 		return store.Webhook{}, fmt.Errorf("change webhook %s: %w", id, err)
 	}
-	h.w = w
-	h.failures = 0
-	h.version++
-	close(h.changed)
-	h.changed = make(chan struct{})
+	h.become(w)
 	return w, nil
 }
 
 // Delete removes a webhook. A delivery under way is broken off.
 func (s *Sender) Delete(ctx context.Context, id string) error {
-	h, err := s.find(id)
+	h, err := s.find(ctx, id)
 	if err != nil {
 		return err
 	}
-	if err := s.remove(ctx, h); err != nil {
+	s.changes.Lock()
+	defer s.changes.Unlock()
+	if h.gone {
+		return store.ErrWebhookNotFound(id)
+	}
+	err = s.o.Store.DeleteWebhook(ctx, id)
+	if err == nil || errdef.Is(err, errdef.NotFound) { // another server has
+		s.drop(h)
+	}
+	if err != nil {
 		return fmt.Errorf("delete webhook %s: %w", id, err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.hooks, id)
 	return nil
 }
 
-func (s *Sender) remove(ctx context.Context, h *hook) error {
+// drop forgets a webhook that is not stored any more. The caller holds changes.
+func (s *Sender) drop(h *hook) {
+	h.end()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.gone {
-		return unknown(h.w.ID)
-	}
-	if err := s.o.Store.DeleteWebhook(ctx, h.w.ID); err != nil {
-		return err
-	}
 	h.gone = true
-	h.version++ // what is under way must not put it back
-	h.end()
-	return nil
+	h.version++ // what is under way must not go on
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.hooks, h.w.ID)
 }

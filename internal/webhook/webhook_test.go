@@ -452,11 +452,11 @@ type failing struct {
 	full bool
 }
 
-func (f *failing) PutWebhook(ctx context.Context, w store.Webhook) error {
+func (f *failing) ChangeWebhook(ctx context.Context, id string, change func(*store.Webhook) error) (store.Webhook, error) {
 	if f.full {
-		return memstore.ErrFull
+		return store.Webhook{}, memstore.ErrFull
 	}
-	return f.Store.PutWebhook(ctx, w)
+	return f.Store.ChangeWebhook(ctx, id, change)
 }
 
 // TestFullDisk: deliveries go on, and come again after a restart.

@@ -47,7 +47,7 @@ type Sandboxes interface {
 type Snapshots interface {
 	TakeSnapshot(ctx context.Context, id string, req supervisor.SnapshotRequest) (store.Snapshot, error)
 	Snapshot(key, ref string) (store.Snapshot, error)
-	AllSnapshots() []store.Snapshot
+	OwnSnapshots() []store.Snapshot
 	RemoveResult(ctx context.Context, id, actor string) error
 }
 
@@ -216,7 +216,7 @@ func (w *Workshop) Left(ctx context.Context) (sandboxes, snapshots []string, err
 			sandboxes = append(sandboxes, sb.ID)
 		}
 	}
-	for _, snap := range w.Snapshots.AllSnapshots() {
+	for _, snap := range w.Snapshots.OwnSnapshots() {
 		if snap.Config.Build != "" {
 			snapshots = append(snapshots, snap.ID)
 		}

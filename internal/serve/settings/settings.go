@@ -24,6 +24,7 @@ type Server struct {
 	Domain     string        // wildcard domain under which sandboxes are reached; may be empty
 	StateDir   string        // everything durable; made if missing
 	Store      string        // URL of the PostgreSQL database with the records; empty for SQLite in StateDir
+	PeerListen string        // address for the other servers of that database, at which they reach this one; empty for none
 	LogFormat  string        // text or json
 	LogLevel   string        // debug, info, warn or error
 	APIKey     string        // the first key; one is made if this is empty and there is none

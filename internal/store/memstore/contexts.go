@@ -22,6 +22,9 @@ func (x codeContexts) AddContext(_ context.Context, c store.CodeContext) (droppe
 	if err != nil {
 		return "", err
 	}
+	if err := x.w.own("sandbox", c.Sandbox, sb.given.Owner); err != nil {
+		return "", err
+	}
 	if sb.given.Record.State == lifecycle.Terminated {
 		return "", store.ErrSandboxOver(c.Sandbox)
 	}
@@ -59,6 +62,11 @@ func (x codeContexts) ChangeContext(_ context.Context, c store.CodeContext) erro
 		return err
 	}
 	defer x.w.d.mu.Unlock()
+	if sb, known := x.w.d.boxes[c.Sandbox]; known {
+		if err := x.w.own("sandbox", c.Sandbox, sb.given.Owner); err != nil {
+			return err
+		}
+	}
 	all := x.w.d.contexts[c.Sandbox]
 	i := slices.IndexFunc(all, func(has store.CodeContext) bool { return has.ID == c.ID })
 	if i < 0 {
@@ -84,6 +92,11 @@ func (x codeContexts) RemoveContext(_ context.Context, sandbox, id string) error
 		return err
 	}
 	defer x.w.d.mu.Unlock()
+	if sb, known := x.w.d.boxes[sandbox]; known {
+		if err := x.w.own("sandbox", sandbox, sb.given.Owner); err != nil {
+			return err
+		}
+	}
 	all := x.w.d.contexts[sandbox]
 	x.w.d.contexts[sandbox] = slices.DeleteFunc(all, func(c store.CodeContext) bool { return c.ID == id })
 	return nil

@@ -56,6 +56,9 @@ func (w *writer) Claim(ctx context.Context, srv store.Server, life time.Duration
 	srv.Epoch, srv.LeaseEndsAt = has.Epoch+1, now.Add(life)
 	w.d.servers[srv.ID] = srv
 	w.server, w.epoch = srv.ID, srv.Epoch
+	if len(w.d.servers) == 1 {
+		w.d.adopt(srv.ID)
+	}
 	return srv, nil
 }
 
@@ -87,6 +90,7 @@ func (w *writer) Servers(context.Context) (all []store.Server, err error) {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
 	for _, srv := range w.d.servers {
+		srv.Left = time.Until(srv.LeaseEndsAt)
 		all = append(all, srv)
 	}
 	slices.SortFunc(all, func(a, b store.Server) int { return cmp.Compare(a.ID, b.ID) })

@@ -9,7 +9,6 @@ package memstore
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -70,6 +69,8 @@ type Data struct {
 	hooks    []store.Webhook
 	secrets  map[string][]byte
 	servers  map[string]store.Server // by id
+	changes  map[store.Kind]int64
+	offices  map[string]office // by name
 }
 
 // stored is a record in the form that survives, and as it was given, with its
@@ -79,6 +80,16 @@ type stored struct {
 	given store.Sandbox
 	birth birth
 	parts []string
+}
+
+// read returns the record as a store returns it.
+func (x stored) read() (store.Sandbox, error) {
+	sb, err := decode[store.Sandbox](x.data)
+	if err != nil {
+		return store.Sandbox{}, fmt.Errorf("read sandbox %s: %w", x.given.ID, err)
+	}
+	sb.Rev, sb.Owner = x.given.Rev, x.given.Owner
+	return sb, nil
 }
 
 // claim is a name, or an idempotency key, of an API key.
@@ -96,6 +107,7 @@ func (d *Data) lives(b birth) bool { return d.boxes[b.id].birth == b }
 // snapshot is one in the form that survives.
 type snapshot struct {
 	id, key, name string
+	owner         string
 	diskMiB       int
 	ofBuild       bool
 	parts         []string
@@ -111,7 +123,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}, servers: map[string]store.Server{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}, servers: map[string]store.Server{}, changes: map[store.Kind]int64{}, offices: map[string]office{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -127,6 +139,8 @@ func (d *Data) Get(id string) (store.Sandbox, bool) {
 type Store struct {
 	*writer
 	codeContexts
+	owners
+	usedSecrets
 	hooks Hooks
 }
 
@@ -135,7 +149,7 @@ var _ store.Store = (*Store)(nil)
 // Open returns a store over data.
 func Open(d *Data, hooks Hooks) *Store {
 	w := &writer{d: d}
-	return &Store{writer: w, codeContexts: codeContexts{w}, hooks: hooks}
+	return &Store{writer: w, codeContexts: codeContexts{w}, owners: owners{w}, usedSecrets: usedSecrets{w}, hooks: hooks}
 }
 
 // Close implements store.Store.
@@ -167,6 +181,12 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	defer s.d.mu.Unlock()
 	old, known := s.d.boxes[sb.ID]
+	if known && sb.Rev > 0 {
+		if err := s.own("sandbox", sb.ID, old.given.Owner); err != nil {
+			return err
+		}
+	}
+	sb.Owner = s.server
 	if err := s.d.admit(sb, old.given); err != nil {
 		return err
 	}
@@ -180,7 +200,7 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		}
 	}
 	if snap != nil {
-		if err := s.d.addSnapshot(*snap); err != nil {
+		if err := s.addSnapshot(*snap); err != nil {
 			return err
 		}
 	}
@@ -262,11 +282,10 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 		if !s.d.lives(b) {
 			continue
 		}
-		sb, err := decode[store.Sandbox](s.d.boxes[b.id].data)
+		sb, err := s.d.boxes[b.id].read()
 		if err != nil {
-			return nil, fmt.Errorf("read sandbox %s: %w", b.id, err)
+			return nil, err
 		}
-		sb.Rev = s.d.boxes[b.id].given.Rev
 		all = append(all, sb)
 	}
 	return all, nil
@@ -281,6 +300,9 @@ func (s *Store) Forget(_ context.Context, id string) error {
 	defer s.d.mu.Unlock()
 	sb, err := s.d.known(id)
 	if err != nil {
+		return err
+	}
+	if err := s.own("sandbox", id, sb.given.Owner); err != nil {
 		return err
 	}
 	if state := sb.given.Record.State; state != lifecycle.Terminated {
@@ -305,7 +327,7 @@ func (d *Data) forget(sb store.Sandbox) {
 func (d *Data) known(id string) (stored, error) {
 	sb, ok := d.boxes[id]
 	if !ok {
-		return stored{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+		return stored{}, store.ErrSandboxNotFound(id)
 	}
 	return sb, nil
 }
@@ -395,6 +417,7 @@ func (s *Store) AddKey(_ context.Context, k store.Key) error {
 	}
 	inUTC(reflect.ValueOf(&k).Elem())
 	s.d.keys = append(s.d.keys, k)
+	s.d.changed(store.KindKeys)
 	return nil
 }
 
@@ -421,7 +444,7 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 	}
 	defer s.d.mu.Unlock()
 	for i := range s.d.keys {
-		if t, used := at[s.d.keys[i].ID]; used {
+		if t, used := at[s.d.keys[i].ID]; used && t.After(s.d.keys[i].LastUsedAt) {
 			s.d.keys[i].LastUsedAt = t.UTC()
 		}
 	}
@@ -429,34 +452,40 @@ func (s *Store) KeysUsed(_ context.Context, at map[string]time.Time) error {
 }
 
 // UpdateKey implements store.Store.
-func (s *Store) UpdateKey(_ context.Context, id string, c store.KeyChange) error {
+func (s *Store) UpdateKey(_ context.Context, id string, c store.KeyChange) (store.Key, error) {
 	if err := s.lock(); err != nil {
-		return err
+		return store.Key{}, err
 	}
 	defer s.d.mu.Unlock()
-	rotated := c.Hash != [32]byte{}
-	if rotated && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == c.Hash }) {
-		return errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
+	i, err := s.d.key(id)
+	if err != nil {
+		return store.Key{}, err
 	}
-	i := slices.IndexFunc(s.d.keys, func(other store.Key) bool { return other.ID == id })
-	if i < 0 {
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	k := s.d.keys[i]
+	if err := c.Apply(&k); err != nil {
+		return store.Key{}, err
 	}
 	if c.Name != "" {
 		if err := freeName(s.d.keys, id, c.Name); err != nil {
-			return err
+			return store.Key{}, err
 		}
 	}
+	if c.Hash != [32]byte{} && slices.ContainsFunc(s.d.keys, func(other store.Key) bool { return other.Hash == c.Hash }) {
+		return store.Key{}, errdef.New(errdef.Exists, "key_exists", "an API key with the same text is there already")
+	}
 	s.d.keys = slices.Clone(s.d.keys)
-	at := &s.d.keys[i]
-	at.Name = cmp.Or(c.Name, at.Name)
-	if rotated {
-		at.Hash, at.Prefix, at.Suffix = c.Hash, c.Prefix, c.Suffix
+	s.d.keys[i] = k
+	s.d.changed(store.KindKeys)
+	return k, nil
+}
+
+// key returns where the key of an id is. The caller holds mu.
+func (d *Data) key(id string) (int, error) {
+	i := slices.IndexFunc(d.keys, func(k store.Key) bool { return k.ID == id })
+	if i < 0 {
+		return 0, errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
 	}
-	if c.Limits != nil {
-		at.Limits = *c.Limits
-	}
-	return nil
+	return i, nil
 }
 
 // RemoveKey implements store.Store.
@@ -465,53 +494,18 @@ func (s *Store) RemoveKey(_ context.Context, id string) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
-	if !without(&s.d.keys, func(k store.Key) bool { return k.ID == id }) {
-		return errdef.New(errdef.NotFound, "key_not_found", "no API key %q", id)
+	i, err := s.d.key(id)
+	if err != nil {
+		return err
 	}
+	if s.d.keys[i].Lasting() && !slices.ContainsFunc(s.d.keys, func(k store.Key) bool { return k.ID != id && k.Lasting() }) {
+		return store.ErrLastAdmin()
+	}
+	without(&s.d.keys, func(k store.Key) bool { return k.ID == id })
 	without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.Key == id })
 	without(&s.d.used, func(x store.Secret) bool { return x.Key == id })
 	maps.DeleteFunc(s.d.settings, func(as claim, _ settings) bool { return as.key == id })
-	return nil
-}
-
-// PutSecret implements store.Store.
-func (s *Store) PutSecret(_ context.Context, x store.Secret) error {
-	if err := s.lock(); err != nil {
-		return err
-	}
-	defer s.d.mu.Unlock()
-	x.CreatedAt, x.UpdatedAt = x.CreatedAt.UTC(), x.UpdatedAt.UTC()
-	for i, has := range s.d.used {
-		switch {
-		case has.ID == x.ID:
-			x.CreatedAt = has.CreatedAt
-			s.d.used = slices.Clone(s.d.used)
-			s.d.used[i] = x
-			return nil
-		case has.Key == x.Key && has.Name == x.Name:
-			return errdef.New(errdef.Exists, "secret_exists", "the API key has a secret %q already", x.Name)
-		}
-	}
-	s.d.used = append(s.d.used, x)
-	return nil
-}
-
-// AllSecrets implements store.Store.
-func (s *Store) AllSecrets(context.Context) ([]store.Secret, error) {
-	s.d.mu.Lock()
-	defer s.d.mu.Unlock()
-	return oldestFirst(s.d.used, func(x store.Secret) time.Time { return x.CreatedAt }), nil
-}
-
-// RemoveSecret implements store.Store.
-func (s *Store) RemoveSecret(_ context.Context, id string) error {
-	if err := s.lock(); err != nil {
-		return err
-	}
-	defer s.d.mu.Unlock()
-	if !without(&s.d.used, func(x store.Secret) bool { return x.ID == id }) {
-		return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
-	}
+	s.d.changed(store.KindKeys, store.KindSSHKeys, store.KindSecrets)
 	return nil
 }
 
@@ -527,6 +521,7 @@ func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
 	}
 	k.CreatedAt = k.CreatedAt.UTC()
 	s.d.sshKeys = append(s.d.sshKeys, k)
+	s.d.changed(store.KindSSHKeys)
 	return nil
 }
 
@@ -546,6 +541,7 @@ func (s *Store) RemoveSSHKey(_ context.Context, id string) error {
 	if !without(&s.d.sshKeys, func(k store.SSHKey) bool { return k.ID == id }) {
 		return errdef.New(errdef.NotFound, "ssh_key_not_found", "no SSH key %q", id)
 	}
+	s.d.changed(store.KindSSHKeys)
 	return nil
 }
 
@@ -574,8 +570,9 @@ func (s *Store) AddVolume(_ context.Context, v store.Volume) error {
 	if slices.ContainsFunc(s.d.volumes, func(x store.Volume) bool { return x.ID == v.ID || x.Name == v.Name }) {
 		return store.ErrVolumeExists(v)
 	}
-	v.CreatedAt = v.CreatedAt.UTC()
+	v.CreatedAt, v.Owner = v.CreatedAt.UTC(), s.server
 	s.d.volumes = append(s.d.volumes, v)
+	s.d.changed(store.KindVolumes)
 	return nil
 }
 
@@ -592,9 +589,15 @@ func (s *Store) RemoveVolume(_ context.Context, id string) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
-	if !without(&s.d.volumes, func(v store.Volume) bool { return v.ID == id }) {
+	i := slices.IndexFunc(s.d.volumes, func(v store.Volume) bool { return v.ID == id })
+	if i < 0 {
 		return store.ErrVolumeNotFound(id)
 	}
+	if err := s.own("volume", id, s.d.volumes[i].Owner); err != nil {
+		return err
+	}
+	s.d.volumes = slices.Delete(s.d.volumes, i, i+1)
+	s.d.changed(store.KindVolumes)
 	return nil
 }
 
@@ -603,13 +606,19 @@ func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb stor
 	return s.commit(ctx, sb, entries, &snap, nil)
 }
 
-func (d *Data) addSnapshot(snap store.Snapshot) error {
+func (w *writer) addSnapshot(snap store.Snapshot) error {
+	d := w.d
 	if err := d.freeForSnapshot(snap); err != nil {
 		return err
 	}
-	others := slices.DeleteFunc(slices.Clone(d.snaps), func(x snapshot) bool {
-		return x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID
-	})
+	var others []snapshot
+	for _, x := range d.snaps {
+		if goes := x.id == snap.Replaces || slices.Contains(snap.Drops, x.id) || snap.Undo && x.id == snap.ID; !goes {
+			others = append(others, x)
+		} else if err := w.own("snapshot", x.id, x.owner); err != nil {
+			return err
+		}
+	}
 	if err := d.fitSnapshot(snap, others); err != nil {
 		return err
 	}
@@ -622,7 +631,7 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 	if err != nil {
 		return fmt.Errorf("commit snapshot %s: %w", snap.ID, err)
 	}
-	if err := d.tagTemplate(snap); err != nil {
+	if err := w.tagTemplate(snap); err != nil {
 		return err
 	}
 	for _, x := range d.snaps {
@@ -630,9 +639,10 @@ func (d *Data) addSnapshot(snap store.Snapshot) error {
 			d.parts.drop(x.id, x.parts)
 		}
 	}
-	made := snapshot{snap.ID, snap.Key, snap.Name, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
+	made := snapshot{snap.ID, snap.Key, snap.Name, w.server, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
 	d.parts.hold(made.id, made.parts, true)
 	d.snaps = append(others, made)
+	d.changed(store.KindSnapshots)
 	return nil
 }
 
@@ -646,6 +656,7 @@ func (s *Store) Snapshots(context.Context) ([]store.Snapshot, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read snapshot %s: %w", one.id, err)
 		}
+		snap.Owner = one.owner
 		all = append(all, snap)
 	}
 	return oldestFirst(all, func(s store.Snapshot) time.Time { return s.CreatedAt }), nil
@@ -665,7 +676,11 @@ func (s *Store) ChangeSnapshot(_ context.Context, snap store.Snapshot) error {
 	if i < 0 {
 		return store.ErrSnapshotNotFound(snap.ID)
 	}
+	if err := s.own("snapshot", snap.ID, s.d.snaps[i].owner); err != nil {
+		return err
+	}
 	s.d.snaps[i].data = data
+	s.d.changed(store.KindSnapshots)
 	return nil
 }
 
@@ -679,7 +694,11 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 	if i < 0 {
 		return store.ErrSnapshotNotFound(id)
 	}
+	if err := s.own("snapshot", id, s.d.snaps[i].owner); err != nil {
+		return err
+	}
 	s.d.parts.drop(id, s.d.snaps[i].parts)
+	s.d.changed(store.KindSnapshots)
 	s.d.snaps = slices.Delete(s.d.snaps, i, i+1)
 	return nil
 }
@@ -692,15 +711,44 @@ func (s *Store) PutWebhook(_ context.Context, w store.Webhook) error {
 	defer s.d.mu.Unlock()
 	w.CreatedAt, w.Events = w.CreatedAt.UTC(), slices.Clone(w.Events)
 	if i := s.d.hook(w.ID); i >= 0 {
+		if s.d.hooks[i].Differs(w) {
+			s.d.changed(store.KindWebhooks)
+		}
 		s.d.hooks[i] = w
 		return nil
 	}
 	s.d.hooks = append(s.d.hooks, w)
+	s.d.changed(store.KindWebhooks)
 	return nil
 }
 
 func (d *Data) hook(id string) int {
 	return slices.IndexFunc(d.hooks, func(w store.Webhook) bool { return w.ID == id })
+}
+
+// ChangeWebhook implements store.Store.
+func (s *Store) ChangeWebhook(_ context.Context, id string, change func(*store.Webhook) error) (store.Webhook, error) {
+	if err := s.lock(); err != nil {
+		return store.Webhook{}, err
+	}
+	defer s.d.mu.Unlock()
+	i := s.d.hook(id)
+	if i < 0 {
+		return store.Webhook{}, store.ErrWebhookNotFound(id)
+	}
+	was := s.d.hooks[i]
+	w := was
+	w.Events = slices.Clone(was.Events)
+	if err := change(&w); err != nil {
+		return w, err
+	}
+	w.CreatedAt = w.CreatedAt.UTC()
+	if was.Differs(w) {
+		s.d.changed(store.KindWebhooks)
+	}
+	s.d.hooks[i] = w
+	w.Events = slices.Clone(w.Events)
+	return w, nil
 }
 
 // Webhooks implements store.Store.
@@ -722,9 +770,10 @@ func (s *Store) DeleteWebhook(_ context.Context, id string) error {
 	defer s.d.mu.Unlock()
 	i := s.d.hook(id)
 	if i < 0 {
-		return errdef.New(errdef.NotFound, "webhook_not_found", "no webhook %s", id)
+		return store.ErrWebhookNotFound(id)
 	}
 	s.d.hooks = slices.Delete(s.d.hooks, i, i+1)
+	s.d.changed(store.KindWebhooks)
 	return nil
 }
 

@@ -12,6 +12,7 @@ import (
 // template is one in the form that survives.
 type template struct {
 	id, key, name string
+	owner         string
 	rev           int64
 	builds        []store.Build
 	data          []byte
@@ -32,6 +33,8 @@ func (s *Store) PutTemplate(_ context.Context, t store.Template) error {
 	switch {
 	case t.Rev > 0 && !known:
 		return store.ErrTemplateNotFound(t.ID)
+	case t.Rev > 0 && has.owner != s.server:
+		return s.own("template", t.ID, has.owner)
 	case t.Rev > 0 && (has.rev != t.Rev || has.key != t.Key || has.name != t.Name):
 		return store.ErrTemplateChanged(t)
 	case t.Rev == 0:
@@ -42,7 +45,8 @@ func (s *Store) PutTemplate(_ context.Context, t store.Template) error {
 	if err := s.d.freeForBuilds(t); err != nil {
 		return err
 	}
-	s.d.built[t.ID] = template{t.ID, t.Key, t.Name, t.Rev + 1, t.Builds, data}
+	s.d.built[t.ID] = template{t.ID, t.Key, t.Name, s.server, t.Rev + 1, t.Builds, data}
+	s.d.changed(store.KindTemplates)
 	return nil
 }
 
@@ -117,7 +121,7 @@ func (s *Store) Templates(context.Context) ([]store.Template, error) {
 			tag.At = tag.At.UTC()
 			t.Tags[name] = tag
 		}
-		t.Rev = one.rev
+		t.Rev, t.Owner = one.rev, one.owner
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b store.Template) int { return cmp.Compare(a.ID, b.ID) })
@@ -130,18 +134,27 @@ func (s *Store) RemoveTemplate(_ context.Context, id string) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
-	if _, known := s.d.built[id]; !known {
+	has, known := s.d.built[id]
+	if !known {
 		return store.ErrTemplateNotFound(id)
 	}
+	if err := s.own("template", id, has.owner); err != nil {
+		return err
+	}
 	delete(s.d.built, id)
+	s.d.changed(store.KindTemplates)
 	return nil
 }
 
 // tagTemplate gives the result of a build to the template that it is named after.
-func (d *Data) tagTemplate(result store.Snapshot) error {
+func (w *writer) tagTemplate(result store.Snapshot) error {
+	d := w.d
 	for id, has := range d.built {
 		if result.Config.Build == "" || result.Name == "" || has.key != result.Key || has.name != store.BaseName(result.Name) {
 			continue
+		}
+		if err := w.own("template", id, has.owner); err != nil {
+			return err
 		}
 		t, err := decode[store.Template](has.data)
 		if err != nil {
@@ -152,6 +165,7 @@ func (d *Data) tagTemplate(result store.Snapshot) error {
 		}
 		has.rev++
 		d.built[id] = has
+		d.changed(store.KindTemplates)
 	}
 	return nil
 }

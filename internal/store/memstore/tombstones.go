@@ -15,12 +15,12 @@ func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifec
 	if !sb.Ended() {
 		return nil, s.commit(ctx, sb, entries, nil, nil)
 	}
-	err = s.commit(ctx, sb, entries, nil, func() { forgotten = s.d.forgetOldest(sb) })
+	err = s.commit(ctx, sb, entries, nil, func() { forgotten = s.d.forgetOldest(s.d.boxes[sb.ID].given) })
 	return forgotten, err
 }
 
 // forgetOldest forgets what has ended of an API key and is too much beside the sandbox
-// that has just ended, and returns the ids.
+// that has just ended, as far as its server has it, and returns the ids.
 func (d *Data) forgetOldest(sb store.Sandbox) (forgotten []string) {
 	var all []stored
 	for _, x := range d.boxes {
@@ -29,11 +29,15 @@ func (d *Data) forgetOldest(sb store.Sandbox) (forgotten []string) {
 		}
 	}
 	slices.SortFunc(all, func(a, b stored) int {
-		return cmp.Or(endOf(b).Compare(endOf(a)), cmp.Compare(a.given.ID, b.given.ID))
+		return cmp.Or(endOf(a).Compare(endOf(b)), cmp.Compare(a.given.ID, b.given.ID))
 	})
-	size := len(d.boxes[sb.ID].data)
-	for i, x := range all {
-		if size += len(x.data); i+2 > store.MostTombstones || size > store.MostTombstoneBytes {
+	count, size := len(all)+1, len(d.boxes[sb.ID].data)
+	for _, x := range all {
+		size += len(x.data)
+	}
+	for _, x := range all {
+		if (count > store.MostTombstones || size > store.MostTombstoneBytes) && x.given.Owner == sb.Owner {
+			count, size = count-1, size-len(x.data)
 			d.forget(x.given)
 			forgotten = append(forgotten, x.given.ID)
 		}

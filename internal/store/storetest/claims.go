@@ -223,13 +223,13 @@ func testKeyLimits(t *testing.T, h harness) {
 		if err := s.Commit(t.Context(), of("last", limited.ID), nil); code(err) != map[bool]string{true: "key_limit_reached"}[c.sleep] {
 			t.Errorf("%s: where one has ended: %v", c.limit, err)
 		}
-		if err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: &store.KeyLimits{Rate: 1}}); err != nil {
+		if _, err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: toLimits(store.KeyLimits{Rate: 1})}); err != nil {
 			t.Fatal(err)
 		}
 		for w := range 4 {
 			commit(t, s, of(fmt.Sprint("unlimited", w), limited.ID))
 		}
-		if err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: &c.most}); err != nil {
+		if _, err := s.UpdateKey(t.Context(), limited.ID, store.KeyChange{Limits: toLimits(c.most)}); err != nil {
 			t.Fatal(err)
 		}
 		wantCode(t, s.Commit(t.Context(), of("above", limited.ID), nil), "key_limit_reached")

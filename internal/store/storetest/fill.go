@@ -101,6 +101,9 @@ func (f *filler) fields(path string, v reflect.Value) {
 		if v.Type() == reflect.TypeFor[store.Sandbox]() && (field.Name == "Rev" || field.Name == "Light") {
 			continue // the store's own, and the server's own
 		}
+		if field.Name == "Owner" && field.Tag.Get("json") == "-" {
+			continue // the store's own
+		}
 		f.fill(path+"."+field.Name, v.Field(i))
 	}
 }

@@ -74,6 +74,14 @@ func forget(t *testing.T, s store.Store, id string) {
 	}
 }
 
+// toLimits gives a key other limits, whichever it has.
+func toLimits(l store.KeyLimits) func(*store.KeyLimits) error {
+	return func(has *store.KeyLimits) error {
+		*has = l
+		return nil
+	}
+}
+
 func addKey(t *testing.T, s store.Store, k store.Key) {
 	t.Helper()
 	if err := s.AddKey(t.Context(), k); err != nil {

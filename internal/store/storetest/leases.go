@@ -41,11 +41,18 @@ func claim(t *testing.T, s store.Store, srv store.Server, life time.Duration) st
 	return got
 }
 
+// servers returns the servers that a store knows, without how long their leases last still.
 func servers(t *testing.T, s store.Store) []store.Server {
 	t.Helper()
 	all, err := leasesOf(s).Servers(t.Context())
 	if err != nil {
 		t.Fatal(err)
+	}
+	for i := range all {
+		if off := all[i].Left - time.Until(all[i].LeaseEndsAt); off.Abs() > time.Minute {
+			t.Errorf("the lease of %+v lasts for %s, which is off by %s", all[i], all[i].Left, off)
+		}
+		all[i].Left = 0
 	}
 	return all
 }
@@ -158,7 +165,8 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"Forget": func(ctx context.Context, s store.Store) error { return s.Forget(ctx, "gone") },
 		"AddKey": func(ctx context.Context, s store.Store) error { return s.AddKey(ctx, key(2, epoch)) },
 		"UpdateKey": func(ctx context.Context, s store.Store) error {
-			return s.UpdateKey(ctx, "key-1", store.KeyChange{Name: "other"})
+			_, err := s.UpdateKey(ctx, "key-1", store.KeyChange{Name: "other"})
+			return err
 		},
 		"KeysUsed": func(ctx context.Context, s store.Store) error {
 			return s.KeysUsed(ctx, map[string]time.Time{"key-1": utc(1)})
@@ -170,6 +178,13 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"RemoveSSHKey": func(ctx context.Context, s store.Store) error { return s.RemoveSSHKey(ctx, "k1") },
 		"PutSecret": func(ctx context.Context, s store.Store) error {
 			return s.PutSecret(ctx, store.Secret{ID: "x2", Key: "key-1", Name: "y", Sealed: []byte{1}})
+		},
+		"ChangeSecret": func(ctx context.Context, s store.Store) error {
+			_, err := s.ChangeSecret(ctx, "x1", func(x *store.Secret) error {
+				x.Version++
+				return nil
+			})
+			return err
 		},
 		"RemoveSecret":   func(ctx context.Context, s store.Store) error { return s.RemoveSecret(ctx, "x1") },
 		"AddVolume":      func(ctx context.Context, s store.Store) error { return s.AddVolume(ctx, volume("w", epoch)) },
@@ -199,9 +214,17 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"PutWebhook": func(ctx context.Context, s store.Store) error {
 			return s.PutWebhook(ctx, store.Webhook{ID: "w1", CreatedAt: epoch, Cursor: 9})
 		},
+		"ChangeWebhook": func(ctx context.Context, s store.Store) error {
+			_, err := s.ChangeWebhook(ctx, "w1", func(w *store.Webhook) error {
+				w.Cursor = 10
+				return nil
+			})
+			return err
+		},
 		"DeleteWebhook": func(ctx context.Context, s store.Store) error { return s.DeleteWebhook(ctx, "w1") },
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
 		"Renew":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Renew(ctx, time.Hour) },
+		"Elect":         func(ctx context.Context, s store.Store) error { _, err := s.Elect(ctx, "office"); return err },
 		"Release":       func(ctx context.Context, s store.Store) error { return leasesOf(s).Release(ctx) },
 	}
 }
@@ -209,7 +232,7 @@ func writes() map[string]func(context.Context, store.Store) error {
 // others are the methods of store.Store that change nothing, or are no writes under a
 // claim.
 var others = []string{
-	"Claim", "Close",
+	"Claim", "Close", "Self", "Sandbox", "Changes",
 	"AllSecrets", "Contexts", "Events", "EventsBefore", "EventsOfKey", "FreeForSnapshot", "Keys", "LastEvents", "Needed",
 	"SSHKeys", "Sandboxes", "Servers", "Snapshots", "Templates", "Volumes", "Webhooks",
 }

@@ -60,7 +60,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"KeyExists", testKeyExists},
 		{"KeysUsed", testKeysUsed},
 		{"UpdateKey", testUpdateKey},
+		{"UpdateKeyTogether", testUpdateKeyTogether},
 		{"RemoveKey", testRemoveKey},
+		{"LastAdmin", testLastAdmin},
 		{"SSHKeys", testSSHKeys},
 		{"UsedSecrets", testUsedSecrets},
 		{"Volumes", testVolumes},
@@ -99,6 +101,13 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"TwoServers", testTwoServers},
 		{"Fenced", testFenced},
 		{"LeaseWriters", testLeaseWriters},
+		{"Owners", testOwners},
+		{"Elsewhere", testElsewhere},
+		{"OverServers", testOverServers},
+		{"Changes", testChanges},
+		{"Elect", testElect},
+		{"Ownerless", testOwnerless},
+		{"Address", testAddress},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}
@@ -532,12 +541,14 @@ func testKeysUsed(t *testing.T, h harness) {
 	used, idle := key(1, epoch), key(2, epoch)
 	addKey(t, s, used)
 	addKey(t, s, idle)
-	for n := range 2 {
+	latest := 0
+	for _, n := range []int{0, 2, 1} { // another server may be late
 		at := map[string]time.Time{used.ID: elsewhere(n), "gone": utc(n)}
 		if err := s.KeysUsed(t.Context(), at); err != nil {
 			t.Fatal(err)
 		}
-		used.LastUsedAt = utc(n)
+		latest = max(latest, n)
+		used.LastUsedAt = utc(latest)
 		s = h.reopen(t, s)
 		if got, want := keys(t, s), []store.Key{used, idle}; !slices.Equal(got, want) {
 			t.Errorf("Keys = %+v, want %+v", got, want)
@@ -555,24 +566,34 @@ func testUpdateKey(t *testing.T, h harness) {
 	changed.Hash, changed.Prefix, changed.Suffix = next.Hash, "e2b_ff", "ffff"
 	changed.Limits = store.KeyLimits{Running: 1, Sandboxes: 2, MemoryMiB: 3, DiskMiB: 4, Rate: 5}
 	for _, update := range []store.KeyChange{
-		{Limits: &changed.Limits},
+		{Limits: toLimits(changed.Limits)},
 		{Name: changed.Name},
 		{Hash: changed.Hash, Prefix: changed.Prefix, Suffix: changed.Suffix},
 	} {
-		if err := s.UpdateKey(t.Context(), changed.ID, update); err != nil {
+		got, err := s.UpdateKey(t.Context(), changed.ID, update)
+		if err != nil {
 			t.Fatal(err)
 		}
+		if all := keys(t, s); got != all[1] {
+			t.Errorf("UpdateKey = %+v, and stored is %+v", got, all[1])
+		}
 	}
-	wantClass(t, errdef.NotFound, func() error {
-		return s.UpdateKey(t.Context(), "nobody", store.KeyChange{Name: "x", Limits: &store.KeyLimits{}})
-	})
-	wantClass(t, errdef.Exists, func() error {
-		return s.UpdateKey(t.Context(), other.ID, store.KeyChange{Hash: changed.Hash, Limits: &changed.Limits})
-	})
-	wantClass(t, errdef.Exists, func() error {
-		return s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Name: other.Name, Limits: &store.KeyLimits{}})
-	})
-	if err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Name: changed.Name}); err != nil { // as it is called already
+	refused := func(class errdef.Class, id string, c store.KeyChange) {
+		t.Helper()
+		wantClass(t, class, func() error {
+			_, err := s.UpdateKey(t.Context(), id, c)
+			return err
+		})
+	}
+	no := errdef.New(errdef.Invalid, "key_invalid", "injected")
+	refused(errdef.NotFound, "nobody", store.KeyChange{Name: other.Name, Limits: toLimits(store.KeyLimits{})})
+	refused(errdef.Exists, other.ID, store.KeyChange{Hash: changed.Hash, Limits: toLimits(changed.Limits)})
+	refused(errdef.Exists, changed.ID, store.KeyChange{Name: other.Name, Limits: toLimits(store.KeyLimits{})})
+	refused(errdef.Invalid, changed.ID, store.KeyChange{Name: "free", Limits: func(l *store.KeyLimits) error {
+		*l = store.KeyLimits{}
+		return no
+	}})
+	if _, err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Name: changed.Name}); err != nil { // as it is called already
 		t.Error(err)
 	}
 	s = h.reopen(t, s)
@@ -580,11 +601,45 @@ func testUpdateKey(t *testing.T, h harness) {
 		t.Errorf("Keys = %+v, want %+v", got, want)
 	}
 	changed.Limits = store.KeyLimits{}
-	if err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Limits: &changed.Limits}); err != nil {
+	if _, err := s.UpdateKey(t.Context(), changed.ID, store.KeyChange{Limits: toLimits(changed.Limits)}); err != nil {
 		t.Error(err)
 	}
 	if got, want := keys(t, s), []store.Key{other, changed}; !slices.Equal(got, want) {
 		t.Errorf("without limits, Keys = %+v, want %+v", got, want)
+	}
+}
+
+// testUpdateKeyTogether: servers that change different things of a key at once lose
+// nothing of each other's.
+func testUpdateKeyTogether(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	want := key(1, epoch)
+	addKey(t, one, want)
+	const times = 20
+	var all sync.WaitGroup
+	for _, change := range []struct {
+		s  store.Store
+		do func(*store.KeyLimits)
+	}{
+		{one, func(l *store.KeyLimits) { l.Running++ }},
+		{two, func(l *store.KeyLimits) { l.Sandboxes++ }},
+	} {
+		all.Go(func() {
+			for range times {
+				_, err := change.s.UpdateKey(t.Context(), want.ID, store.KeyChange{Limits: func(l *store.KeyLimits) error {
+					change.do(l)
+					return nil
+				}})
+				if err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	want.Limits = store.KeyLimits{Running: times, Sandboxes: times}
+	if got := only(t, keys(t, one)); got != want {
+		t.Errorf("the key is %+v, want %+v", got, want)
 	}
 }
 
@@ -602,6 +657,47 @@ func testRemoveKey(t *testing.T, h harness) {
 		t.Errorf("what is left is %+v, want %+v", got, stays)
 	}
 	addKey(t, s, goes) // nothing of it is left in the way
+}
+
+// testLastAdmin: one admin key stays that does not expire, whichever server is told to
+// remove them.
+func testLastAdmin(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	admin := func(n byte) store.Key {
+		k := key(n, epoch)
+		k.Role = store.RoleAdmin
+		addKey(t, one, k)
+		return k
+	}
+	first := admin(1)
+	brief, full := key(2, epoch), key(3, epoch)
+	brief.Role, brief.ExpiresAt, full.Role = store.RoleAdmin, utc(9), store.RoleFull
+	addKey(t, one, brief)
+	addKey(t, one, full)
+	wantCode(t, two.RemoveKey(t.Context(), first.ID), "last_admin_key")
+	if got := keys(t, one); len(got) != 3 || got[0] != first {
+		t.Errorf("after a refusal there are %+v", got)
+	}
+	for _, id := range []string{brief.ID, full.ID} { // whatever is left
+		if err := two.RemoveKey(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	ids := []string{first.ID}
+	for n := byte(4); n < 4+writers; n++ {
+		ids = append(ids, admin(n).ID)
+	}
+	if err := one.RemoveKey(t.Context(), ids[writers]); err != nil {
+		t.Error(err)
+	}
+	if won := race(t, errdef.Conflict, func(w int) error {
+		return []store.Store{one, two}[w%2].RemoveKey(t.Context(), ids[w])
+	}); won != writers-1 {
+		t.Errorf("%d of %d admin keys were removed, want all but one", won, writers)
+	}
+	if left := only(t, keys(t, two)); !left.Lasting() {
+		t.Errorf("what is left is %+v", left)
+	}
 }
 
 func testSSHKeys(t *testing.T, h harness) {
@@ -664,6 +760,9 @@ func testUsedSecrets(t *testing.T, h harness) {
 	sameName := late
 	sameName.ID = "another"
 	wantClass(t, errdef.Exists, func() error { return s.PutSecret(t.Context(), sameName) })
+	sameID := early
+	sameID.Name, sameID.Version = "fresh", 8
+	wantClass(t, errdef.Exists, func() error { return s.PutSecret(t.Context(), sameID) })
 	check := func(want ...store.Secret) {
 		t.Helper()
 		for range 2 {
@@ -674,10 +773,36 @@ func testUsedSecrets(t *testing.T, h harness) {
 		}
 	}
 	check(early, late, others)
-	late.Version, late.Sealed, late.UpdatedAt, late.Rule.Hosts = 2, []byte("z"), utc(5), []string{"example.org"}
-	if err := s.PutSecret(t.Context(), late); err != nil {
-		t.Fatal(err)
+	change := func(id string, change func(*store.Secret) error) func() error {
+		return func() error {
+			_, err := s.ChangeSecret(t.Context(), id, change)
+			return err
+		}
 	}
+	wantClass(t, errdef.NotFound, change("none", func(*store.Secret) error { return nil }))
+	wantClass(t, errdef.Invalid, change("late", func(x *store.Secret) error {
+		x.Version, x.Sealed[0], x.Rule.Hosts[0], x.Rule.Headers[0].Name = 9, 9, "refused", "refused"
+		return errdef.New(errdef.Invalid, "secret_invalid", "refused")
+	}))
+	other := errors.New("other")
+	if err := change("late", func(*store.Secret) error { return other })(); !errors.Is(err, other) {
+		t.Errorf("an error of the change is returned as %v", err)
+	}
+	check(early, late, others)
+	was := late
+	late.Version, late.Sealed, late.UpdatedAt, late.Rule.Hosts = 2, []byte("z"), utc(5), []string{"example.org"}
+	got, err := s.ChangeSecret(t.Context(), "late", func(x *store.Secret) error {
+		if !reflect.DeepEqual(*x, was) {
+			t.Errorf("%+v is to be changed, want %+v", *x, was)
+		}
+		x.ID, x.Key, x.Name, x.CreatedAt = "other", goes.ID, "renamed", utc(9) // which stay
+		x.Version, x.Sealed, x.UpdatedAt, x.Rule.Hosts = x.Version+1, late.Sealed, elsewhere(5), late.Rule.Hosts
+		return nil
+	})
+	if err != nil || !reflect.DeepEqual(got, late) {
+		t.Errorf("changed to %+v, %v, want %+v", got, err, late)
+	}
+	check(early, late, others)
 	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
 		t.Fatal(err)
 	}

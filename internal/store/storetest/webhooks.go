@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -57,6 +58,34 @@ func testWebhooks(t *testing.T, h harness) {
 	s = h.reopen(t, s)
 	if got := webhooks(t, s); len(got) != 2 || got[1].Cursor != 7 || got[1].Secret != "other" {
 		t.Errorf("after a change: %+v", got)
+	}
+
+	got, err := s.ChangeWebhook(t.Context(), "late", func(w *store.Webhook) error {
+		w.Cursor, w.Name = w.Cursor+1, "changed"
+		return nil
+	})
+	if err != nil || got.Cursor != 8 || got.Name != "changed" || got.Secret != "other" {
+		t.Errorf("changed to %+v, %v", got, err)
+	}
+	refused := errdef.New(errdef.Invalid, "webhook_invalid", "refused")
+	wantClass(t, errdef.Invalid, func() error {
+		_, err := s.ChangeWebhook(t.Context(), "late", func(w *store.Webhook) error {
+			w.Name, w.Events = "refused", append(w.Events, "refused")
+			return refused
+		})
+		return err
+	})
+	other := errors.New("other")
+	if _, err := s.ChangeWebhook(t.Context(), "late", func(*store.Webhook) error { return other }); !errors.Is(err, other) {
+		t.Errorf("an error of the change is returned as %v", err)
+	}
+	wantClass(t, errdef.NotFound, func() error {
+		_, err := s.ChangeWebhook(t.Context(), "none", func(*store.Webhook) error { return nil })
+		return err
+	})
+	s = h.reopen(t, s)
+	if all := webhooks(t, s); len(all) != 2 || all[1].Cursor != 8 || all[1].Name != "changed" || len(all[1].Events) != 0 {
+		t.Errorf("after changes: %+v", all)
 	}
 	if err := s.DeleteWebhook(t.Context(), "late"); err != nil {
 		t.Error(err)

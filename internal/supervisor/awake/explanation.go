@@ -1,6 +1,7 @@
 package awake
 
 import (
+	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/egress"
@@ -27,6 +28,20 @@ type Explanation struct {
 	Refusals []egress.Refusal
 	// Transitions are the last entries of the event log, newest first.
 	Transitions []store.Event
+}
+
+// AsStored explains a sandbox by what is stored of it alone, for a server that does not
+// have it: what keeps it awake is not known.
+func AsStored(sb store.Sandbox, now time.Time) Explanation {
+	act := lifecycle.Activity{Last: sb.ActiveAt}
+	if act.Last.Before(sb.Record.StartedAt) {
+		act.Last = sb.Record.StartedAt
+	}
+	act.Requests.Last = sb.RequestedAt
+	e := Explanation{Sandbox: sb, LastActive: sb.ActiveAt, Deadlines: sb.Record.Deadlines(act)}
+	e.Deadlines = slices.DeleteFunc(e.Deadlines, func(d lifecycle.Deadline) bool { return d.Clock == lifecycle.ClockIdle && d.At.Before(now) })
+	slices.SortStableFunc(e.Deadlines, func(x, y lifecycle.Deadline) int { return x.At.Compare(y.At) })
+	return e
 }
 
 // SoftEnd returns the end of the soft timeout if the activity ended now.

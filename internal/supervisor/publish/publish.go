@@ -32,8 +32,8 @@ import (
 
 // Snapshots is what the package needs of those who keep them.
 type Snapshots interface {
-	// Snapshot returns a snapshot by its id, or by its name among those of an API key.
-	Snapshot(key, ref string) (store.Snapshot, error)
+	// ByID returns a snapshot whose files are here.
+	ByID(id string) (store.Snapshot, error)
 }
 
 // Options are what a publisher is made of.
@@ -142,7 +142,7 @@ func (p *Publisher) open(ctx context.Context, key, id string, progress func(imag
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	snap, err := p.o.Snapshots.Snapshot("", id)
+	snap, err := p.o.Snapshots.ByID(id)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func (p *Publisher) outgoing(snap store.Snapshot, t template.Template, way templ
 		History: []string{"template " + cmp.Or(snap.Config.Alias, snap.Config.Template), "snapshot " + snap.ID},
 		Check: func() error {
 			// With the snapshot, its template may go: what was read then may lack files.
-			if _, err := p.o.Snapshots.Snapshot("", snap.ID); err != nil {
+			if _, err := p.o.Snapshots.ByID(snap.ID); err != nil {
 				return errdef.New(errdef.Conflict, "snapshot_removed", "snapshot %s was removed while it was read", snap.ID).
 					WithRemedy("take another snapshot; the image has not got its name")
 			}

@@ -57,7 +57,9 @@ func (s *Shelf) own(sandbox, ref string) (snap store.Snapshot, undo string, err 
 		err = errdef.New(errdef.NotFound, "undo_not_found", "sandbox %s has no state from before a restore to go back to", sandbox).
 			WithRemedy("name a snapshot of the sandbox, which drowse snapshot ls --sandbox lists")
 	}
-	if err == nil && snap.Sandbox != sandbox {
+	if err == nil && snap.Sandbox == sandbox {
+		err = s.o.here(snap)
+	} else if err == nil {
 		err = errdef.New(errdef.Invalid, "snapshot_of_other", "snapshot %s was taken of sandbox %s, and sandbox %s goes back to its own only", Describe(snap), snap.Sandbox, sandbox).
 			WithRemedy("start a new sandbox from that snapshot")
 	}
@@ -68,7 +70,7 @@ func (s *Shelf) own(sandbox, ref string) (snap store.Snapshot, undo string, err 
 // The caller holds mu.
 func (s *Shelf) undoOf(sandbox string) (store.Snapshot, bool) {
 	for _, snap := range s.byID {
-		if snap.Undo && snap.Sandbox == sandbox {
+		if s.o.has(snap) && snap.Undo && snap.Sandbox == sandbox {
 			return snap, true
 		}
 	}

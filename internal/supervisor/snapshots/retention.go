@@ -18,12 +18,11 @@ type Change struct {
 
 // ChangeSnapshot changes how long a snapshot is kept.
 func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.Snapshot, error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	snap, err := s.ByID(id)
+	snap, release, err := s.toChange(id)
 	if err != nil {
 		return snap, err
 	}
+	defer release()
 	if err := OfTemplate(snap); err != nil {
 		return snap, err
 	}
@@ -56,7 +55,7 @@ func (s *Shelf) surplus(made store.Snapshot) []store.Snapshot {
 	}
 	var older []store.Snapshot
 	for _, snap := range s.byID {
-		if snap.KeepLast > 0 && snap.Sandbox == made.Sandbox && snap.Key == made.Key && !snap.Pinned && snap.ID != made.Replaces {
+		if s.o.has(snap) && snap.KeepLast > 0 && snap.Sandbox == made.Sandbox && snap.Key == made.Key && !snap.Pinned && snap.ID != made.Replaces {
 			older = append(older, snap)
 		}
 	}
@@ -99,7 +98,7 @@ func (s *Shelf) Expire(ctx context.Context) {
 // comes; zero for never.
 func (s *Shelf) removeExpired(ctx context.Context) (next time.Time, failed bool) {
 	now := time.Now()
-	for _, snap := range s.AllSnapshots() {
+	for _, snap := range s.OwnSnapshots() {
 		switch end := snap.ExpiresAt; {
 		case end.IsZero() || snap.Pinned:
 		case end.After(now):

@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
@@ -35,6 +36,8 @@ type Store interface {
 	store.Sandboxes
 	store.Snapshots
 	FreeForSnapshot(ctx context.Context, snap store.Snapshot) error
+	// Self returns the server whose snapshots this one has the files of.
+	Self() string
 }
 
 // Options are what a shelf of snapshots is made of.
@@ -55,9 +58,10 @@ type Options struct {
 	Log     *slog.Logger
 }
 
-// Shelf is all snapshots.
+// Shelf is all snapshots, those of other servers of the same database included.
 type Shelf struct {
-	o Options
+	o     Options
+	again follow.Again // see known
 
 	// writing is held while a snapshot is committed, changed or removed, and is taken
 	// after the lock of the sandbox that it is taken of.
@@ -95,9 +99,43 @@ func Open(ctx context.Context, o Options) (*Shelf, error) {
 	}
 	for _, snap := range list {
 		s.byID[snap.ID] = snap
-		o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+		if s.o.has(snap) {
+			o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+		}
 	}
+	s.again.Read = s.RefreshSnapshots
 	return s, nil
+}
+
+// RefreshSnapshots takes over which snapshots other servers have. What this one has it alone
+// changes.
+func (s *Shelf) RefreshSnapshots(ctx context.Context) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	list, err := s.o.Store.Snapshots(ctx)
+	if err != nil {
+		return fmt.Errorf("read snapshots again: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.byID, func(_ string, snap store.Snapshot) bool { return !s.o.has(snap) })
+	for _, snap := range list {
+		if !s.o.has(snap) {
+			s.byID[snap.ID] = snap
+		}
+	}
+	return nil
+}
+
+// has reports whether this server has the files of a snapshot.
+func (o Options) has(snap store.Snapshot) bool { return snap.Owner == o.Store.Self() }
+
+// here returns the error for a snapshot whose files another server has.
+func (o Options) here(snap store.Snapshot) error {
+	if o.has(snap) {
+		return nil
+	}
+	return store.ErrElsewhere("snapshot "+snap.ID, snap.Owner)
 }
 
 // Read keeps what a checkpoint is made of that a sandbox has, also where nobody needs it
@@ -258,6 +296,8 @@ func (s *Shelf) free(as owned, req Request) error {
 		switch {
 		case snap.ID == req.Replace && !built && snap.Config.Build != "":
 			return OfTemplate(snap)
+		case snap.ID == req.Replace && !s.o.has(snap):
+			return s.o.here(snap)
 		case snap.Name == "" || snap.ID == req.Replace:
 		case other == as, (snap.Config.Build != "") != built && other.base() == as.base():
 			return store.ErrSnapshotExists(snap)
@@ -326,6 +366,7 @@ func (s *Shelf) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
+	snap.Owner = s.o.Store.Self()
 	gone := s.makeRoom(snap)
 	if err := s.o.Store.CommitSnapshot(ctx, *snap, sb, entries); err != nil {
 		snap.Replaces, snap.Drops = "", nil
@@ -349,6 +390,9 @@ func (s *Shelf) makeRoom(snap *store.Snapshot) (gone []store.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	old, replaces := s.named(snap.Key, snap.Name)
+	if replaces && !s.o.has(old) { // the store refuses the name
+		old, replaces = store.Snapshot{}, false
+	}
 	if snap.Undo {
 		old, replaces = s.undoOf(snap.Sandbox)
 	}
@@ -376,29 +420,64 @@ func (s *Shelf) Tidy() {
 	}
 }
 
-// ByID returns a snapshot by its id. One that is unknown is an errdef.NotFound with code
-// "snapshot_not_found".
+// ByID returns a snapshot by its id, to do something with it. One that is unknown is an
+// errdef.NotFound with code "snapshot_not_found", and one whose files another server has
+// a store.ErrElsewhere.
 func (s *Shelf) ByID(id string) (store.Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.find(id)
+	snap, err := known(s, func() (store.Snapshot, error) { return s.find(id) })
+	if err == nil {
+		err = s.o.here(snap)
+	}
+	return snap, err
 }
 
-// Snapshot returns a snapshot by its id, or by its name among those of an API key. One
-// that is unknown is an errdef.NotFound with code "snapshot_not_found".
+// Snapshot returns a snapshot, whoever has it, by its id, or by its name among those of
+// an API key. One that is unknown is an errdef.NotFound with code "snapshot_not_found".
 func (s *Shelf) Snapshot(key, ref string) (store.Snapshot, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if snap, ok := s.named(key, ref); ok {
-		return snap, nil
+	look := func() (store.Snapshot, error) {
+		if snap, ok := s.named(key, ref); ok {
+			return snap, nil
+		}
+		return s.find(ref)
 	}
-	return s.find(ref)
+	if formOfTemplate.MatchString(ref) { // no other server has just called a snapshot so
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return look()
+	}
+	return known(s, look)
+}
+
+// formOfTemplate is what ids of built templates look like, which are looked for here first.
+var formOfTemplate = lazyregexp.New(`^t[0-9a-z]{20}$`)
+
+// known returns the snapshot that is found, also one that another server has just made.
+// It calls find with mu.
+func known(s *Shelf, find func() (store.Snapshot, error)) (store.Snapshot, error) {
+	look := func() (store.Snapshot, error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return find()
+	}
+	snap, err := look()
+	if err == nil || s.o.Store.Self() == "" {
+		return snap, err
+	}
+	if err := s.again.Now(context.Background()); err != nil {
+		return snap, err
+	}
+	return look()
 }
 
 // Snapshots returns the snapshots that somebody has taken, newest first: those that
 // forks need for a moment, and those of builds, are not among them.
 func (s *Shelf) Snapshots() ([]store.Snapshot, error) {
 	return slices.DeleteFunc(s.AllSnapshots(), func(snap store.Snapshot) bool { return snap.Passing || snap.Config.Build != "" }), nil
+}
+
+// OwnSnapshots returns those whose files this server has, newest first.
+func (s *Shelf) OwnSnapshots() []store.Snapshot {
+	return slices.DeleteFunc(s.AllSnapshots(), func(snap store.Snapshot) bool { return !s.o.has(snap) })
 }
 
 // AllSnapshots returns all that are in the store, newest first.
@@ -448,12 +527,11 @@ func (s *Shelf) RemoveResult(ctx context.Context, id, actor string) error {
 
 // strike takes a snapshot off the list.
 func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	snap, err := s.ByID(id)
+	snap, release, err := s.toChange(id)
 	if err != nil {
 		return snap, err
 	}
+	defer release()
 	remove := func() error { return s.o.Store.RemoveSnapshot(context.WithoutCancel(ctx), snap.ID) }
 	if err = remove(); err != nil && !errdef.Is(err, errdef.NotFound) && s.o.Relieve() {
 		s.o.Log.Warn("the disk is full: reserve given up", "snapshot", snap.ID, "err", err)
@@ -469,9 +547,24 @@ func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	return snap, nil
 }
 
+// toChange returns a snapshot that nobody else changes until release is called.
+func (s *Shelf) toChange(id string) (snap store.Snapshot, release func(), err error) {
+	if _, err := s.ByID(id); err != nil {
+		return snap, nil, err
+	}
+	s.writing.Lock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if snap, err = s.find(id); err != nil { // it has just been removed
+		s.writing.Unlock()
+		return snap, nil, err
+	}
+	return snap, s.writing.Unlock, nil
+}
+
 // RemovePassing removes the snapshots that forks of a server before have left.
 func (s *Shelf) RemovePassing(ctx context.Context) {
-	for _, snap := range s.AllSnapshots() {
+	for _, snap := range s.OwnSnapshots() {
 		if !snap.Passing {
 			continue
 		}

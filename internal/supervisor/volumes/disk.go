@@ -41,7 +41,7 @@ type usage struct {
 func (r *Room) diskOf(id string) (v store.Volume, limit layer.Usage, d *usage) {
 	v, is := r.byID[id]
 	v = r.limited(v)
-	if limit = quota.OfDisk(v.DiskMiB); !is || limit == (layer.Usage{}) {
+	if limit = quota.OfDisk(v.DiskMiB); !is || limit == (layer.Usage{}) || !r.owns(v) {
 		return v, limit, nil
 	}
 	return v, limit, r.usageOf(id)
@@ -149,6 +149,9 @@ func errFull(v store.Volume, taken layer.Usage) error {
 // room for what is read and for so many new files. It is to be closed when what
 // was read is in the volume, or never will be.
 func (r *Room) VolumeUpload(ctx context.Context, id string, from io.Reader, files int) (io.ReadCloser, error) {
+	if v, err := r.Volume(ctx, id); err == nil && !r.owns(v) {
+		return nil, r.here(v)
+	}
 	u := &upload{ctx: ctx, room: r, id: id, r: r.o.Space.Within(ctx, from)}
 	// Each takes a block at least.
 	return u, u.take(layer.Usage{Bytes: int64(files) * leastBlock, Files: int64(files)})

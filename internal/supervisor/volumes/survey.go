@@ -94,7 +94,10 @@ func (r *Room) due(now time.Time, stop context.CancelFunc) (id string, d *usage,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var waits time.Time
-	for each := range r.byID {
+	for each, v := range r.byID {
+		if !r.owns(v) {
+			continue
+		}
 		u := r.usageOf(each)
 		if written[each] {
 			u.changes++

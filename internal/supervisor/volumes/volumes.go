@@ -23,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lazyregexp"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
@@ -30,9 +31,16 @@ import (
 	"github.com/drowse-dev/drowse/internal/volume"
 )
 
+// Store is where volumes are kept.
+type Store interface {
+	store.Volumes
+	// Self returns the server whose volumes this one has the files of.
+	Self() string
+}
+
 // Options are what a room of volumes is made of.
 type Options struct {
-	Store store.Volumes
+	Store Store
 	Files *volume.Store
 	Space *space.Disk
 	// DiskMiB is what a volume may hold that has no limit of its own; 0 for no
@@ -50,10 +58,11 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Room is all volumes. Its lock is held while a sandbox that mounts some becomes
+// Room is all volumes, those of other servers of the same database included. Its lock is held while a sandbox that mounts some becomes
 // known, and while one is deleted, so that none is deleted that a sandbox has.
 type Room struct {
-	o Options
+	o     Options
+	again follow.Again // see known
 
 	mu   sync.Mutex
 	byID map[string]store.Volume
@@ -68,9 +77,68 @@ func Open(ctx context.Context, o Options) (*Room, error) {
 	list, err := o.Store.Volumes(ctx)
 	for _, v := range list {
 		r.byID[v.ID] = v
-		err = errors.Join(err, o.Files.Recall(v.ID)) // its deletion was not committed
+		if r.owns(v) {
+			err = errors.Join(err, o.Files.Recall(v.ID)) // its deletion was not committed
+		}
 	}
+	r.again.Read = r.RefreshVolumes
 	return r, err
+}
+
+// RefreshVolumes takes over which volumes other servers have. What this one has it alone
+// changes.
+func (r *Room) RefreshVolumes(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list, err := r.o.Store.Volumes(ctx)
+	if err != nil {
+		return fmt.Errorf("read volumes again: %w", err)
+	}
+	maps.DeleteFunc(r.byID, func(_ string, v store.Volume) bool { return !r.owns(v) })
+	for _, v := range list {
+		if !r.owns(v) {
+			r.byID[v.ID] = v
+		}
+	}
+	return nil
+}
+
+// owns reports whether this server has the files of a volume.
+func (r *Room) owns(v store.Volume) bool { return v.Owner == r.o.Store.Self() }
+
+// here returns the error for a volume whose files another server has.
+func (r *Room) here(v store.Volume) error {
+	if r.owns(v) {
+		return nil
+	}
+	return store.ErrElsewhere("volume "+v.Name, v.Owner)
+}
+
+// known returns the volume that is found, also one that another server has just made. It
+// calls find with mu.
+func (r *Room) known(find func() (store.Volume, bool)) (v store.Volume, ok bool, err error) {
+	look := func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		v, ok = find()
+	}
+	if look(); ok || r.o.Store.Self() == "" {
+		return v, ok, nil
+	}
+	if err := r.again.Now(context.Background()); err != nil {
+		return v, false, err
+	}
+	look()
+	return v, ok, nil
+}
+
+// byIDHere returns a volume, to do something with it.
+func (r *Room) byIDHere(id string) (store.Volume, error) {
+	v, err := r.Volume(context.Background(), id)
+	if err == nil {
+		err = r.here(v)
+	}
+	return v, err
 }
 
 // volumeName is what E2B's clients may call a volume.
@@ -98,7 +166,7 @@ func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (stor
 	if err := r.o.Space.Check(space.Least); err != nil {
 		return store.Volume{}, err
 	}
-	v := store.Volume{ID: newID(), Name: name, CreatedAt: time.Now().UTC().Truncate(time.Microsecond), DiskMiB: diskMiB}
+	v := store.Volume{ID: newID(), Name: name, CreatedAt: time.Now().UTC().Truncate(time.Microsecond), DiskMiB: diskMiB, Owner: r.o.Store.Self()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, taken := r.named(name); taken {
@@ -148,13 +216,17 @@ func (r *Room) Volumes(context.Context) ([]store.Volume, error) {
 
 // Volume returns a volume by its id.
 func (r *Room) Volume(_ context.Context, id string) (store.Volume, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, ok := r.byID[id]
-	if !ok {
-		return store.Volume{}, store.ErrVolumeNotFound(id)
+	v, ok, err := r.known(func() (store.Volume, bool) {
+		v, ok := r.byID[id]
+		return r.limited(v), ok
+	})
+	if err == nil && !ok {
+		err = store.ErrVolumeNotFound(id)
 	}
-	return r.limited(v), nil
+	if err != nil {
+		return store.Volume{}, err
+	}
+	return v, nil
 }
 
 // VolumeToken returns the token with which the holder of an API key opens the files of
@@ -170,12 +242,21 @@ func (r *Room) VolumeTokenKey(id, token string) (key string, ok bool) {
 	return key, hmac.Equal([]byte(token), []byte(r.VolumeToken(key, id)))
 }
 
-// VolumeFiles opens the files of a volume that there is.
-func (r *Room) VolumeFiles(id string) (*volume.Files, error) { return r.o.Files.Files(id) }
+// VolumeFiles opens the files of a volume that there is. For one of another server it is
+// a store.ErrElsewhere.
+func (r *Room) VolumeFiles(id string) (*volume.Files, error) {
+	if _, err := r.byIDHere(id); err != nil {
+		return nil, err
+	}
+	return r.o.Files.Files(id)
+}
 
 // DeleteVolume deletes a volume and all its files. One that a sandbox has,
 // running or paused, is an errdef.Conflict with code "volume_in_use".
 func (r *Room) DeleteVolume(ctx context.Context, id string) error {
+	if _, err := r.byIDHere(id); err != nil {
+		return err
+	}
 	discarded, err := r.strike(ctx, id)
 	if err != nil {
 		r.o.Insist(func() error { return r.recall(id) }, "volume that was not deleted could not be put back", "volume", id)
@@ -217,7 +298,7 @@ func (r *Room) strike(ctx context.Context, id string) (discarded string, err err
 func (r *Room) recall(id string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, is := r.byID[id]; !is {
+	if v, is := r.byID[id]; !is || !r.owns(v) {
 		return nil
 	}
 	return r.o.Files.Recall(id)
@@ -232,11 +313,22 @@ func (r *Room) removeFiles(name string) {
 
 // Claim resolves the names of what a sandbox asks for, and calls claim with the
 // outcome. No volume is deleted before claim has returned; what it makes known
-// is then among the users.
+// is then among the users. For a volume of another server it is a store.ErrElsewhere.
 func (r *Room) Claim(asked []store.VolumeMount, claim func([]store.VolumeMount) error) error {
+	for _, m := range asked[:min(len(asked), maxVolumeMounts)] {
+		if _, ok, err := r.known(func() (store.Volume, bool) { return r.called(m.Name) }); !ok {
+			if err != nil {
+				return err
+			}
+			break // what is missing is said below
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	mounts, err := Resolve(asked, r.called)
+	for i := 0; err == nil && i < len(mounts); i++ {
+		err = r.here(r.byID[mounts[i].Volume])
+	}
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// Several servers can have their records in one database. Each sandbox, snapshot, volume
+// and built template has one owner: the server whose state directory has its files, and
+// that alone writes its record. All of them see all records.
+
+// Kind is a kind of records, of which a server has a copy in memory.
+type Kind string
+
+// The kinds of records.
+const (
+	KindEvents    Kind = "events"
+	KindKeys      Kind = "keys"
+	KindSSHKeys   Kind = "ssh_keys"
+	KindSecrets   Kind = "used_secrets"
+	KindWebhooks  Kind = "webhooks"
+	KindVolumes   Kind = "volumes"
+	KindSnapshots Kind = "snapshots"
+	KindTemplates Kind = "templates"
+)
+
+// Owners tell which server has what, and what others have changed.
+type Owners interface {
+	// Self returns the id of the server that this store has claimed, which is the owner
+	// of all that it adds; empty for none, as with SQLite. Records without an owner are
+	// those of the first server that is claimed.
+	Self() string
+	// Sandbox returns the record of a sandbox, whoever has it, or an errdef.NotFound.
+	Sandbox(ctx context.Context, id string) (Sandbox, error)
+	// Changes returns a number for each kind of records, which is higher once any server
+	// has changed some. That of events is the Seq of the last one. When a key, a secret
+	// or a webhook was used last, or how far it has got, is no change.
+	Changes(ctx context.Context) (map[Kind]int64, error)
+	// Elect reports whether this server is the one that does what only one may do. It is
+	// that from the first call on for which no other is, until its lease has ended.
+	// Without a claim it is.
+	Elect(ctx context.Context, office string) (bool, error)
+}
+
+// codeElsewhere is the code of ErrElsewhere.
+const codeElsewhere = "on_another_server"
+
+// ErrElsewhere says that another server has what is asked for, such as "sandbox i0…". The
+// request can be passed on to it; it is an answer only where that is in vain.
+func ErrElsewhere(what, server string) error {
+	return errdef.New(errdef.Conflict, codeElsewhere, "%s is on server %s, and what else the request needs is on another; nothing was changed", what, server).
+		WithRemedy("name only what one server has").With("server", server)
+}
+
+// Elsewhere returns the server that has what an error of ErrElsewhere is about.
+func Elsewhere(err error) (server string, ok bool) {
+	if errdef.CodeOf(err) != codeElsewhere {
+		return "", false
+	}
+	server, ok = errdef.Fact(err, "server").(string)
+	return server, ok
+}
+
+// owners is the part of a database that tells who has what.
+type owners struct{ s *SQL }
+
+// Self implements [Store].
+func (x *owners) Self() string {
+	server, _ := x.s.claimed()
+	return server
+}
+
+// Sandbox implements [Store].
+func (x *owners) Sandbox(ctx context.Context, id string) (Sandbox, error) {
+	found, err := collect(ctx, x.s.reader, scanSandbox, `SELECT id, version, data, rev, owner FROM sandboxes WHERE id = ?`, id)
+	switch {
+	case err != nil:
+		return Sandbox{}, x.s.explain(err, "read sandbox %s", id)
+	case len(found) == 0:
+		return Sandbox{}, ErrSandboxNotFound(id)
+	}
+	return found[0], nil
+}
+
+// ownedKind is a kind of records that have an owner.
+type ownedKind struct {
+	table, what string
+	kind        Kind // empty for one whose changes are not counted
+}
+
+var (
+	ownedSandboxes = ownedKind{table: "sandboxes", what: "sandbox"}
+	ownedSnapshots = ownedKind{"snapshots", "snapshot", KindSnapshots}
+	ownedVolumes   = ownedKind{"volumes", "volume", KindVolumes}
+	ownedTemplates = ownedKind{"templates", "template", KindTemplates}
+)
+
+// allOwned are the tables with an owner in each row.
+var allOwned = []ownedKind{ownedSandboxes, ownedSnapshots, ownedVolumes, ownedTemplates}
+
+// own refuses what would change a record of another server. One that is not there is for
+// the caller to refuse.
+func (x *owners) own(ctx context.Context, tx *sql.Tx, of ownedKind, id string) error {
+	var owner string
+	err := tx.QueryRowContext(ctx, `SELECT owner FROM `+of.table+` WHERE id = ?`, id).Scan(&owner)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil
+	case err == nil && owner != x.Self():
+		err = ErrElsewhere(of.what+" "+id, owner)
+	}
+	return err
+}
+
+// remove deletes a record of the server's own, and returns missing if there is none.
+func (x *owners) remove(ctx context.Context, tx *sql.Tx, of ownedKind, id string, missing error) error {
+	if err := x.own(ctx, tx, of, id); err != nil {
+		return err
+	}
+	result, err := tx.ExecContext(ctx, `DELETE FROM `+of.table+` WHERE id = ?`, id)
+	if err := oneRow(result, err, func() error { return missing }); err != nil {
+		return err
+	}
+	return changed(ctx, tx, of.kind)
+}
+
+// isOwn is the condition that a row is a server's: also one without an owner, if that is the
+// only server.
+const isOwn = `(owner = ?1 OR owner = '' AND NOT EXISTS (SELECT 1 FROM servers WHERE servers.id <> ?1))`
+
+// adopt gives a server that is the only one all that has no owner.
+func adopt(ctx context.Context, tx *sql.Tx, server string) error {
+	for _, of := range allOwned {
+		result, err := tx.ExecContext(ctx, `UPDATE `+of.table+` SET owner = ?1 WHERE owner = '' AND `+isOwn, server)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		if err == nil && n > 0 && of.kind != "" {
+			err = changed(ctx, tx, of.kind)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changed counts a change of kinds of records.
+func changed(ctx context.Context, tx *sql.Tx, kinds ...Kind) error {
+	for _, kind := range kinds {
+		if _, err := tx.ExecContext(ctx, `UPDATE changes SET n = n + 1 WHERE kind = ?`, string(kind)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Changes implements [Store].
+func (x *owners) Changes(ctx context.Context) (map[Kind]int64, error) {
+	all := map[Kind]int64{}
+	_, err := collect(ctx, x.s.reader, func(rows *sql.Rows) (kind Kind, err error) {
+		var n int64
+		err = rows.Scan(&kind, &n)
+		all[kind] = n
+		return kind, err
+	}, `SELECT kind, n FROM changes UNION ALL SELECT 'events', coalesce(max(seq), 0) FROM events`)
+	if err != nil {
+		return nil, x.s.explain(err, "read what has changed")
+	}
+	return all, nil
+}
+
+// Elect implements [Store]. It writes only where the office changes hands.
+func (x *owners) Elect(ctx context.Context, office string) (bool, error) {
+	server, id := x.s.claimed()
+	if server == "" {
+		return true, nil
+	}
+	living := `FROM servers WHERE servers.id = offices.server AND servers.claim = offices.claim AND servers.lease_until > ` + x.s.engine.now()
+	var mine bool
+	err := x.s.reader.QueryRowContext(ctx, `SELECT CASE WHEN server = ? AND claim = ? THEN 1 ELSE 0 END FROM offices WHERE name = ? AND EXISTS (SELECT 1 `+living+`)`,
+		server, id, office).Scan(&mine)
+	if !errors.Is(err, sql.ErrNoRows) {
+		return mine, x.s.explain(err, "see who is elected for %s", office)
+	}
+	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `
+			INSERT INTO offices (name, server, claim) SELECT CAST(? AS TEXT), id, claim FROM servers WHERE id = ? AND lease_until > `+x.s.engine.now()+`
+			ON CONFLICT (name) DO UPDATE SET server = excluded.server, claim = excluded.claim
+			WHERE offices.server = excluded.server OR NOT EXISTS (SELECT 1 `+living+`)`, office, server)
+		if err != nil {
+			return err
+		}
+		n, err := result.RowsAffected()
+		mine = n == 1
+		return err
+	})
+	return mine && err == nil, x.s.explain(err, "elect somebody for %s", office)
+}
