@@ -186,8 +186,9 @@ type Info struct {
 	Phase         Phase                 `json:"phase,omitempty"`
 	Generation    int64                 `json:"generation"` // of the runtime that serves or last served, from 1
 	Template      string                `json:"template"`
-	Alias         string                `json:"alias,omitempty"` // of the template
-	Key           string                `json:"key,omitempty"`   // the id of the API key that has made it, where that is known
+	Alias         string                `json:"alias,omitempty"`  // of the template
+	Key           string                `json:"key,omitempty"`    // the id of the API key that has made it, where that is known
+	Server        string                `json:"server,omitempty"` // the id of the one that has it, where several have one database
 	CreatedAt     time.Time             `json:"createdAt"`
 	StartedAt     time.Time             `json:"startedAt,omitzero"` // last start or wake
 	Next          Next                  `json:"next,omitzero"`      // what happens by itself

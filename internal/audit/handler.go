@@ -21,6 +21,7 @@ type call struct {
 	sandbox string
 	status  int // of the answer; 0 if there is none yet
 	logged  bool
+	away    bool // another server answers it, and logs it
 }
 
 // By notes whose a call is, and whether it does no more than look. A request that
@@ -39,6 +40,15 @@ func About(ctx context.Context, sandbox string) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.sandbox = sandbox
+	}
+}
+
+// Elsewhere notes whether another server answers a call, and logs it.
+func Elsewhere(ctx context.Context, away bool) {
+	if c, ok := ctx.Value(callKey{}).(*call); ok {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.away = away
 	}
 }
 
@@ -138,7 +148,7 @@ func (c *call) log(l *Log, r *http.Request, status int) {
 	}
 	c.logged, c.status = true, status
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
-	if (c.key == nil || c.looks) && !refused {
+	if c.away || (c.key == nil || c.looks) && !refused {
 		return
 	}
 	l.add(Entry{

@@ -239,6 +239,7 @@ func TestHostileText(t *testing.T) {
 		"version":             {{"version"}},
 		"ui":                  {{"ui"}},
 		"audit":               {{"audit"}, {"audit", "--all"}},
+		"servers":             {{"servers"}},
 	}
 	// These speak with nobody's text: a server of their own, and the server itself. mcp
 	// has TestMCPHostileText, and top the TestHostileText of its package.

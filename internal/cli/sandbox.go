@@ -112,18 +112,22 @@ func again(ctx context.Context, show func() error) error {
 func tableOf(w io.Writer, list []client.Info, now time.Time, wide bool) {
 	narrow(w, wide)
 	named := slices.ContainsFunc(list, func(i client.Info) bool { return i.Name != "" })
-	row := func(name string, cells []string) []string {
-		if !wide {
+	many := slices.ContainsFunc(list, func(i client.Info) bool { return i.Server != "" })
+	row := func(name, server string, cells []string) []string {
+		switch {
+		case !wide:
 			cells = cells[:narrowList]
+		case many:
+			cells = append(slices.Clone(cells), server)
 		}
 		if !named {
 			return cells
 		}
 		return slices.Insert(slices.Clone(cells), 1, name)
 	}
-	rows := [][]string{row("NAME", listColumns)}
+	rows := [][]string{row("NAME", "SERVER", listColumns)}
 	for _, i := range list {
-		rows = append(rows, row(cmp.Or(i.Name, "-"), listCells(i, now)))
+		rows = append(rows, row(cmp.Or(i.Name, "-"), cmp.Or(i.Server, "-"), listCells(i, now)))
 	}
 	table(w, rows)
 }

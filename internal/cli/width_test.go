@@ -126,6 +126,7 @@ func TestFitsTheTerminal(t *testing.T) {
 		{args: []string{"webhooks", "ls"}, ids: []string{hooks[0].ID}},
 		{args: []string{"webhooks", "deliveries", hooks[0].ID}},
 		{args: []string{"audit"}},
+		{args: []string{"servers"}},
 		{args: []string{"audit", "--all"}},
 		{args: []string{"doctor"}},
 		{args: []string{"version"}},

@@ -227,6 +227,7 @@ var catalogue = []Entry{
 	{"secrets_not_supported", Forbidden, inE2B, "The routes of E2B's secrets are not served: these do not say for which hosts a secret is.", "Set the secret with its hosts (PUT /v1/secrets/{name}, drowse secret set), and name it in secrets of the create."},
 	{"secrets_unreadable", Unavailable, both, "The server cannot decrypt the values of secrets: the file secrets.key in its state directory is missing, damaged or another one.", "Put the file back from a backup and restart the server, or set the secrets anew."},
 	{"server_lives", Conflict, neither, "Another process writes to the database as this server, and its lease lasts.", "Stop that process, or wait until it has not renewed its lease."},
+	{"server_unreachable", Unavailable, both, "Another server has what the request is for, and does not answer.", "See why that server is down, and start it again; what it had asleep is there then."},
 	{"service_invalid", Invalid, both, "A service of the sandbox cannot be meant. The message names it and what is wrong.", "Correct what the message names."},
 	{"service_not_found", NotFound, native, "The sandbox has no service of this name.", "List its services."},
 	{"service_not_ready", Unavailable, both, "The service that the request is for is not ready. The message says what it ended of, if it did.", "See its log (drowse service logs), and try again."},

@@ -21,6 +21,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/cluster"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -125,7 +126,7 @@ func newWorld(t *testing.T) *world {
 	must(err)
 	t.Cleanup(func() { _ = calls.Close() })
 	var closers cleanups
-	hooks, err := sendWebhooks(t.Context(), Options{Log: log}, st, w.sup, &closers)
+	hooks, err := sendWebhooks(t.Context(), Options{Log: log}, st, nil, w.sup, &closers)
 	must(err)
 	o := Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}
 	must(os.MkdirAll(recipesIn(o.StateDir), 0o700))
@@ -136,7 +137,7 @@ func newWorld(t *testing.T) *world {
 	vault, err := secret.Open(t.Context(), st, o.StateDir)
 	must(err)
 	publisher := publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: w.sup, Log: log})
-	w.parts = parts{w.sup, publisher, hooks, builder, keys, sshKeys, vault, calls, held.New(), st}
+	w.parts = parts{w.sup, cluster.NewView(w.sup, st), nil, publisher, hooks, builder, keys, sshKeys, vault, calls, held.New(), st}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	w.url = "http://" + ln.Addr().String()

@@ -39,6 +39,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/backup"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/build/workshop"
+	"github.com/drowse-dev/drowse/internal/cluster"
 	"github.com/drowse-dev/drowse/internal/durable"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -50,6 +51,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/secret"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
@@ -152,6 +154,14 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		closers.add(func() error { return ignoreClosed(forSSH.Close()) })
 	}
+	var forPeers net.Listener
+	if o.PeerListen != "" {
+		if forPeers, err = listen(ctx, o.PeerListen); err != nil {
+			return fmt.Errorf("--peer-listen: %w", err)
+		}
+		closers.add(func() error { return ignoreClosed(forPeers.Close()) })
+		o.PeerListen = withPortOf(o.PeerListen, forPeers.Addr())
+	}
 	if err := errors.Join(raiseDescriptors(), dropRights()); err != nil {
 		return err
 	}
@@ -183,7 +193,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	serving, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	o.fenced = func() { end(errFenced(o.StateDir)) }
-	server, sup, err := assemble(ctx, o, ln.Addr(), forSSH, certificates, &closers)
+	server, sup, err := assemble(ctx, o, listeners{ln.Addr(), forSSH, forPeers}, certificates, &closers)
 	if err != nil {
 		return err
 	}
@@ -297,9 +307,22 @@ func lockDir(ctx context.Context, dir string) (unlock func() error, err error) {
 	return f.Close, nil
 }
 
-// assemble opens everything below the listener and returns what serves it. SSH
-// clients are served from here on, if there is a listener for them.
-func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener, certificates shown, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
+// withPortOf returns an address as others know it, with the port that was got.
+func withPortOf(address string, got net.Addr) string {
+	host, _, _ := net.SplitHostPort(address)
+	_, port, _ := net.SplitHostPort(got.String())
+	return net.JoinHostPort(host, port)
+}
+
+// listeners are where a server is reached.
+type listeners struct {
+	addr       net.Addr     // of that for HTTP
+	ssh, peers net.Listener // nil for none
+}
+
+// assemble opens everything below the listener and returns what serves it. SSH clients
+// and other servers are served from here on, if there are listeners for them.
+func assemble(ctx context.Context, o Options, on listeners, certificates shown, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
 	st, hold, err := openHeld(ctx, o, closers)
 	if err != nil {
 		return nil, nil, err
@@ -309,12 +332,15 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 		return nil, nil, err
 	}
 	keys.SetRate(o.MaxKeyRate)
+	if hold != nil {
+		keys.Follow()
+	}
 	calls, err := audit.Open(auditIn(o.StateDir), o.Log)
 	if err != nil {
 		return nil, nil, err
 	}
 	closers.add(calls.Close)
-	if err := firstKey(ctx, o, keys, addr); err != nil {
+	if err := firstKey(ctx, o, keys, on.addr); err != nil {
 		return nil, nil, err
 	}
 	closers.add(background(ctx, func(ctx context.Context) { keys.Run(ctx, o.Log) }))
@@ -326,7 +352,7 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 	if err != nil {
 		return nil, nil, err
 	}
-	hooks, err := sendWebhooks(ctx, o, st, sup, closers)
+	hooks, err := sendWebhooks(ctx, o, st, hold, sup, closers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -339,15 +365,51 @@ func assemble(ctx context.Context, o Options, addr net.Addr, forSSH net.Listener
 		return nil, nil, err
 	}
 	room := held.New()
-	server := newServer(ctx, o, parts{sup, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
-	if forSSH != nil {
+	var server *edge.Server
+	var others *cluster.Cluster
+	if hold != nil {
+		follower := follow.New(follow.Options{Owners: st, Alone: alone(st), Log: o.Log, On: map[store.Kind]func(context.Context) error{
+			store.KindKeys: keys.Refresh, store.KindSSHKeys: sshKeys.Refresh, store.KindSecrets: world.Secrets.Refresh, store.KindWebhooks: hooks.Refresh,
+			store.KindVolumes: sup.RefreshVolumes, store.KindSnapshots: sup.RefreshSnapshots, store.KindTemplates: builder.Refresh,
+			store.KindEvents: func(context.Context) error { sup.Announce(); return nil },
+		}})
+		closers.add(background(ctx, follower.Run))
+		transport := func(to string) http.RoundTripper { return server.TransportTo(to) }
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: has(ctx, sup), CatchUp: follower.Now, Admits: keys.Admits, Transport: transport, Log: o.Log}); err != nil {
+			return nil, nil, err
+		}
+	}
+	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
+	if on.peers != nil {
+		closers.add(background(ctx, func(ctx context.Context) {
+			defer context.AfterFunc(ctx, func() { _ = on.peers.Close() })()
+			_ = server.ServePeers(others.Listen(on.peers)) // it ends with its listener
+		}))
+	}
+	if on.ssh != nil {
 		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room)
 		if err != nil {
 			return nil, nil, err
 		}
-		closers.add(background(ctx, func(ctx context.Context) { _ = ssh.Serve(ctx, forSSH) })) // it ends with ctx alone
+		closers.add(background(ctx, func(ctx context.Context) { _ = ssh.Serve(ctx, on.ssh) })) // it ends with ctx alone
 	}
 	return server, sup, nil
+}
+
+// alone reports whether no other server has the database: what one changes it knows.
+func alone(st store.Leases) func(context.Context) bool {
+	return func(ctx context.Context) bool {
+		all, err := st.Servers(ctx)
+		return err == nil && len(all) == 1
+	}
+}
+
+// has reports whether a server has a sandbox, also one that has ended.
+func has(ctx context.Context, sup *supervisor.Supervisor) func(id string) bool {
+	return func(id string) bool {
+		_, err := sup.Find(ctx, id)
+		return err == nil
+	}
 }
 
 // openBuilds makes templates of steps.
@@ -362,9 +424,16 @@ func openBuilds(ctx context.Context, o Options, st store.Store, sup *supervisor.
 }
 
 // sendWebhooks delivers what happens to the sandboxes to the server's webhooks.
-func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *supervisor.Supervisor, closers *cleanups) (*webhook.Sender, error) {
-	hooks, err := webhook.New(ctx, webhook.Options{Store: st, Events: sup, Log: o.Log, Encode: func(ctx context.Context, e store.Event) (webhook.Message, error) {
+func sendWebhooks(ctx context.Context, o Options, st store.Store, hold *tenancy, sup *supervisor.Supervisor, closers *cleanups) (*webhook.Sender, error) {
+	var elected func() bool
+	if hold != nil {
+		elected = hold.elected(ctx, st, "webhooks", closers)
+	}
+	hooks, err := webhook.New(ctx, webhook.Options{Store: st, Events: sup, Elected: elected, Log: o.Log, Encode: func(ctx context.Context, e store.Event) (webhook.Message, error) {
 		sb, err := sup.Find(ctx, e.Sandbox)
+		if errdef.Is(err, errdef.NotFound) { // another server may have it
+			sb, err = st.Sandbox(ctx, e.Sandbox)
+		}
 		if err != nil && !errdef.Is(err, errdef.NotFound) { // it may have been forgotten just now
 			return webhook.Message{}, err
 		}
@@ -381,6 +450,8 @@ func sendWebhooks(ctx context.Context, o Options, st store.Store, sup *superviso
 // parts are what a server's listener leads to.
 type parts struct {
 	sup       *supervisor.Supervisor
+	view      cluster.View
+	others    *cluster.Cluster // nil for none
 	publisher *publish.Publisher
 	hooks     *webhook.Sender
 	builder   *build.Builder
@@ -398,8 +469,12 @@ func newServer(ctx context.Context, o Options, p parts, certificates shown) *edg
 	reg := prometheus.NewRegistry()
 	var server *edge.Server
 	dashboard := newDashboard(ctx, o, p.keys, p.room, func(client net.Addr) (net.Conn, error) { return server.Connect(client) })
+	var peers edge.Peers
+	if p.others != nil {
+		peers = p.others
+	}
 	server = edge.NewServer(edge.Options{
-		Sandboxes: p.sup, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates.config, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
+		Sandboxes: p.view, Peers: peers, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates.config, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})
 	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.sup, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if certificates.ends != nil {
@@ -420,13 +495,18 @@ func mayUse(keys *auth.Keys) func(apiKey, owner string) bool {
 func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Registry, dashboard http.Handler) http.Handler {
 	timed := newAPITimes(reg)
 	control := timed.of("e2b", e2b.New(e2b.Options{
-		Sandboxes: p.sup, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
+		Sandboxes: p.view, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	}))
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
-	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.sup, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Doctor: newExaminer(o.StateDir, p.sup, o.first).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
-	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.linkDomain(), SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
-	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.linkDomain(), MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
+	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.view, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Servers: p.store, Doctor: newExaminer(o.StateDir, p.sup, o.first).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
+	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.view, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.linkDomain(), SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
+	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.view, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.linkDomain(), MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)
+	shared := func(h http.Handler) http.Handler { return h }
+	if p.others != nil {
+		shared = p.others.Handler
+	}
+	control, files, native, ofSandbox0, ofMitos = shared(control), shared(files), shared(native), shared(ofSandbox0), shared(ofMitos)
 	bodies := httpapi.NewBodies(p.room)
 	p.sup.CountHeld(p.room)
 	return p.calls.Handler(paced(ctx, bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -52,7 +52,7 @@ var layers = []layer{
 	},
 	{
 		name:     "front",
-		packages: []string{"internal/api", "internal/edge", "internal/auth", "internal/webhook", "internal/build", "internal/otlp"},
+		packages: []string{"internal/api", "internal/cluster", "internal/edge", "internal/auth", "internal/webhook", "internal/build", "internal/otlp"},
 		may:      []string{"supervisor", "parts of the supervisor", "records", "host", "guest", "core", "base"},
 		why:      "requests reach a sandbox through the supervisor, which orders and commits what happens to it",
 	},

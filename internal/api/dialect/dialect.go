@@ -36,12 +36,26 @@ type Reply struct {
 // error. Nothing has been written when handle returns, so one that panics is answered
 // like one that fails.
 func Serve(w http.ResponseWriter, r *http.Request, handle func() (Reply, error), failed func(error) httpapi.Response) {
-	httpapi.AllowOrigins(w.Header())
 	if r.Method == http.MethodOptions {
+		httpapi.AllowOrigins(w.Header())
 		httpapi.Preflight(w, r)
 		return
 	}
-	res, stream := answer(r, handle, failed)
+	done, err := forward(w, r, nil)
+	if done {
+		return
+	}
+	var rep Reply
+	if err == nil {
+		rep, err = handled(handle)
+	}
+	if err != nil {
+		if done, err = forward(w, r, err); done {
+			return
+		}
+	}
+	httpapi.AllowOrigins(w.Header())
+	res, stream := answer(r, rep, err, failed)
 	if stream == nil {
 		res.WriteTo(w)
 		return
@@ -53,9 +67,14 @@ func Serve(w http.ResponseWriter, r *http.Request, handle func() (Reply, error),
 	stream(w)
 }
 
-func answer(r *http.Request, handle func() (Reply, error), failed func(error) httpapi.Response) (res httpapi.Response, stream func(http.ResponseWriter)) {
+// handled returns what a handler does, or its panic as an error.
+func handled(handle func() (Reply, error)) (rep Reply, err error) {
+	defer Recover(func(panicked error) { err = panicked })
+	return handle()
+}
+
+func answer(r *http.Request, rep Reply, err error, failed func(error) httpapi.Response) (res httpapi.Response, stream func(http.ResponseWriter)) {
 	defer Recover(func(err error) { res, stream = failed(err), nil })
-	rep, err := handle()
 	if err == nil && rep.Stream != nil {
 		return res, rep.Stream
 	}

@@ -43,6 +43,7 @@ type body struct {
 	share  *held.Share // nil until it is read
 	answer *held.Share // nil until it is made
 	made   func()      // gives back the turn to make it; nil without one
+	sent   []byte      // all of it, once it is read whole
 }
 
 // release gives back what the body has taken.
@@ -71,10 +72,22 @@ func ReadBody(w http.ResponseWriter, r *http.Request, holder string) ([]byte, er
 	}
 	one.share = one.of.room.Passing(held.From(r, holder))
 	data, err := held.ReadBody(w, r, one.share, MaxBody, one.of.patience)
+	if err == nil {
+		one.sent = data
+	}
 	if err != nil || len(bytes.TrimSpace(data)) == 0 {
 		return nil, err
 	}
 	return data, nil
+}
+
+// Sent returns the body of a request that ReadBody has read; false where it has not, whole.
+func Sent(r *http.Request) (data []byte, whole bool) {
+	one, ok := r.Context().Value(bodyKey{}).(*body)
+	if !ok || one.sent == nil {
+		return nil, false
+	}
+	return one.sent, true
 }
 
 // Answer makes the response to a request that succeeded, of a body, nil for none. Like

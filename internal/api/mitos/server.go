@@ -212,11 +212,11 @@ func (s *server) names(c *call, text string) error {
 	id, ok := s.Sandboxes.Named(c.key.ID, text)
 	if !ok {
 		id = text
-		if _, err := dialect.Sandbox(c.ctx, s.Sandboxes, c.key, id); errdef.Is(err, errdef.NotFound) {
-			return missing
-		} else if err != nil {
-			return err
-		}
+	}
+	if _, err := dialect.Sandbox(c.ctx, s.Sandboxes, c.key, id); errdef.Is(err, errdef.NotFound) {
+		return missing
+	} else if err != nil { // another server may have it
+		return err
 	}
 	c.id, c.log = id, c.log.With("sandbox", id)
 	audit.About(c.ctx, id)

@@ -26,7 +26,7 @@ func TestSandboxView(t *testing.T) {
 	id := w.create(`{"timeout":600,"onTimeout":"pause","autoResume":true,"hard_ttl":7200,"metadata":{"a":"b"},"ports":{"8000":"keep"},"hooks":{"preKill":{"command":"sync"}},"stallAfter":90}`)
 	want := fmt.Sprintf(`{
 		"id": %[1]q, "name": null, "state": "running", "phase": null, "generation": 1, "template": "tmplbase", "alias": "base", "key": "b6f0c1de-0000-4000-8000-000000000001",
-		"createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
+		"server": null, "createdAt": "2026-09-01T12:00:00.123456Z", "startedAt": "2026-09-01T12:00:00.123456Z",
 		"next": {"text": "paused (TimeoutExpired) at 2026-09-01T12:10:00Z", "action": "pause", "clock": "timeout", "at": "2026-09-01T12:10:00.123456Z", "waitsFor": null},
 		"lastActiveAt": null, "openStreams": 0, "awakeBecause": null,
 		"endAt": "2026-09-01T12:10:00.123456Z", "pausedAt": null, "timeoutSeconds": 600,

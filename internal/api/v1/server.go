@@ -165,6 +165,7 @@ type Options struct {
 	Publisher Publisher             // required
 	Audit     Audit                 // required
 	Doctor    Doctor                // required
+	Servers   Servers               // required
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.

@@ -26,6 +26,7 @@ type sandboxView struct {
 	Template       string             `json:"template"`
 	Alias          *string            `json:"alias" doc:"The template's alias."`
 	Key            *string            `json:"key" doc:"The id of the API key that created it; null if unknown."`
+	Server         *string            `json:"server" doc:"The id of the server that has it, where several have one database; null otherwise."`
 	CreatedAt      httpapi.Timestamp  `json:"createdAt"`
 	StartedAt      *httpapi.Timestamp `json:"startedAt" doc:"The last start or resume."`
 	Next           *nextView          `json:"next" doc:"What happens next by itself."`
@@ -132,14 +133,15 @@ func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxVie
 	views := make([]sandboxView, len(list))
 	for i, sb := range list {
 		x, ok := outlooks[sb.ID]
+		if !ok { // another server has it
+			x = awake.AsStored(*sb, time.Now())
+		}
 		seen := *sb
 		seen.Light = seen.Light || x.Sandbox.Light // what a change returns does not tell
 		views[i] = s.view(&seen)
-		if ok {
-			next := viewNext(x)
-			views[i].Next, views[i].LastActiveAt = &next, timeOrNull(x.LastActive)
-			views[i].OpenStreams, views[i].AwakeBecause = openStreams(x), orNull(awakeBecause(x))
-		}
+		next := viewNext(x)
+		views[i].Next, views[i].LastActiveAt = &next, timeOrNull(x.LastActive)
+		views[i].OpenStreams, views[i].AwakeBecause = openStreams(x), orNull(awakeBecause(x))
 	}
 	return views
 }
@@ -170,7 +172,7 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 	rec := &sb.Record
 	v := sandboxView{
 		ID: sb.ID, Name: orNull(sb.Config.Name), State: rec.State, Sleep: viewSleep(*sb), Phase: orNull(rec.Phase()), Generation: rec.Generation,
-		Template: sb.Config.TemplateID(), Alias: orNull(sb.Config.TemplateName()), Key: orNull(sb.Config.Key),
+		Template: sb.Config.TemplateID(), Alias: orNull(sb.Config.TemplateName()), Key: orNull(sb.Config.Key), Server: orNull(cmp.Or(sb.Owner, s.Servers.Self())),
 		CreatedAt: httpapi.Timestamp(rec.CreatedAt), StartedAt: timeOrNull(rec.StartedAt),
 		EndAt: timeOrNull(rec.EndAt), PausedAt: timeOrNull(rec.PausedAt),
 		TimeoutSeconds: rec.Settings.Timeout.Seconds(), Settings: viewSettings(rec.Settings),

@@ -54,7 +54,7 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	w := &world{apitest.NewWorld(t), vault}
 	builds, snapshots := apitest.NewBuilds(), apitest.NewSnapshots(w.Fake)
 	snapshots.Built = builds
-	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Services: apitest.NewServices(w.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(w.Fake), Diaries: w.Fake, Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Secrets: vault, Audit: log, Doctor: func(context.Context) []Finding { return nil }, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
+	o := Options{Sandboxes: w.Fake, Volumes: w.Fake, Templates: apitest.NewTemplates(w.Fake), Snapshots: snapshots, Builds: builds, Services: apitest.NewServices(w.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(w.Fake), Diaries: w.Fake, Auth: apitest.Keyring{}, Keys: keys, SSHKeys: sshKeys, Secrets: vault, Audit: log, Servers: apitest.Servers{}, Doctor: func(context.Context) []Finding { return nil }, Isolation: "gvisor", Log: slog.New(slog.NewTextHandler(w.Log, nil))}
 	for _, c := range change {
 		c(&o)
 	}

@@ -55,7 +55,7 @@ func New(ctx context.Context, ln net.Listener) (*Server, error) {
 	s := &Server{URL: "http://" + ln.Addr().String(), Fake: apitest.NewFake(), Keys: known}
 	s.Fake.Now = time.Now().UTC().Truncate(time.Microsecond)
 	templates, snapshots := apitest.NewTemplates(s.Fake), apitest.NewSnapshots(s.Fake)
-	native := v1.New(v1.Options{Sandboxes: s.Fake, Volumes: s.Fake, Templates: templates, Snapshots: snapshots, Builds: apitest.NewBuilds(), Services: apitest.NewServices(s.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(s.Fake), Diaries: s.Fake, Auth: known, Keys: known, SSHKeys: sshKeys, Isolation: "gvisor"})
+	native := v1.New(v1.Options{Servers: apitest.Servers{}, Sandboxes: s.Fake, Volumes: s.Fake, Templates: templates, Snapshots: snapshots, Builds: apitest.NewBuilds(), Services: apitest.NewServices(s.Fake), Publisher: apitest.Publisher{}, Traces: apitest.NewTraces(s.Fake), Diaries: s.Fake, Auth: known, Keys: known, SSHKeys: sshKeys, Isolation: "gvisor"})
 	other := e2b.New(e2b.Options{Sandboxes: s.Fake, Volumes: s.Fake, Templates: templates, Snapshots: snapshots, Auth: known, Keys: known})
 	dashboard := ui.New(ctx, ui.Options{Keys: keys{known}, Connect: func(net.Addr) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", ln.Addr().String())

@@ -645,6 +645,8 @@ export interface SandboxInfo {
   resumed?: boolean;
   /** Secrets that it has the use of. */
   secrets: UsedSecret[];
+  /** The id of the server that has it, where several have one database; null otherwise. */
+  server: string | null;
   settings: Settings;
   /**
    * How a paused sandbox sleeps; only while state is paused. light: its frozen runtime stands by,

@@ -662,6 +662,8 @@ class SandboxInfo:
     """
     secrets: list[UsedSecret]
     """Secrets that it has the use of."""
+    server: str | None = None
+    """The id of the server that has it, where several have one database; null otherwise."""
     settings: Settings
     sleep: Literal["light", "deep"] | None = None
     """How a paused sandbox sleeps; only while state is paused. light: its frozen runtime stands

@@ -1,0 +1,30 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// Server is one of several that have their records in one database.
+type Server struct {
+	ID          string    `json:"id"`
+	Name        string    `json:"name"`              // of the machine that it runs on, or ran on last
+	Address     string    `json:"address,omitempty"` // at which the others reach it; empty where they do not
+	Alive       bool      `json:"alive"`             // it has a lease
+	LeaseEndsAt time.Time `json:"leaseEndsAt"`       // unless it renews that, by the clock of the database
+	Self        bool      `json:"self"`              // it is the one that answers
+}
+
+// Servers returns the servers that have one database, by id. There are none where the
+// server keeps its records by itself. It needs an admin key.
+func Servers(ctx context.Context, c *Client) ([]Server, error) {
+	var out struct {
+		Servers []Server `json:"servers"`
+	}
+	if err := c.call(ctx, http.MethodGet, "/v1/servers", nil, nil, &out); err != nil {
+		return nil, fmt.Errorf("list servers: %w", err)
+	}
+	return out.Servers, nil
+}

@@ -1,0 +1,90 @@
+package dialect
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/audit"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Forwarder passes requests on to other servers of the database.
+type Forwarder interface {
+	// HolderOf returns the server that has the sandbox in the path of a request; empty
+	// where that is this one, or nobody.
+	HolderOf(r *http.Request) (server string, err error)
+	// Forward has a server answer a request. Nothing was answered if it returns an error.
+	Forward(w http.ResponseWriter, r *http.Request, server string) error
+}
+
+// forwarding is what is needed to pass one request on.
+type forwarding struct {
+	to   Forwarder
+	body *touched
+}
+
+type forwardingKey struct{}
+
+// Forwarding returns a request that the handlers of dialects may pass on: where its path
+// names a sandbox of another server, and where what they return is a store.ErrElsewhere.
+func Forwarding(r *http.Request, to Forwarder) *http.Request {
+	f := &forwarding{to, &touched{ReadCloser: r.Body}}
+	r = r.WithContext(context.WithValue(r.Context(), forwardingKey{}, f))
+	r.Body = f.body
+	return r
+}
+
+// touched is the body of a request that knows whether somebody has begun to read it.
+type touched struct {
+	io.ReadCloser
+	begun bool
+}
+
+// Read implements io.Reader.
+func (b *touched) Read(p []byte) (int, error) {
+	b.begun = true
+	return b.ReadCloser.Read(p)
+}
+
+// again returns the body of r from its beginning: untouched, or as it was read whole; false
+// if that is not there any more.
+func (b *touched) again(r *http.Request) (io.ReadCloser, bool) {
+	if !b.begun {
+		return b.ReadCloser, true
+	}
+	data, whole := httpapi.Sent(r)
+	return io.NopCloser(bytes.NewReader(data)), whole
+}
+
+// forward passes a request on if its path says to whom, or if err does, with which a
+// handler has ended. It returns false, and the error to be answered, if nothing was.
+func forward(w http.ResponseWriter, r *http.Request, err error) (done bool, _ error) {
+	f, ok := r.Context().Value(forwardingKey{}).(*forwarding)
+	if !ok {
+		return false, err
+	}
+	var server string
+	if err == nil {
+		server, err = f.to.HolderOf(r)
+	} else {
+		server, _ = store.Elsewhere(err)
+	}
+	if server == "" {
+		return false, err
+	}
+	body, whole := f.body.again(r)
+	if !whole {
+		return false, err
+	}
+	out := r.Clone(r.Context())
+	out.Body = body
+	audit.Elsewhere(r.Context(), true) // it is logged when the answer begins
+	if err := f.to.Forward(w, out, server); err != nil {
+		audit.Elsewhere(r.Context(), false)
+		return false, err
+	}
+	return true, nil
+}

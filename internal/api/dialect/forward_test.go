@@ -1,0 +1,103 @@
+package dialect
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/held"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// elsewhere is a Forwarder to a server that answers with the body that it got.
+type elsewhere struct {
+	holder string
+	lost   error // why a server cannot be found
+	fails  error // why the server does not answer
+	got    []string
+}
+
+func (e *elsewhere) HolderOf(*http.Request) (string, error) { return e.holder, e.lost }
+
+func (e *elsewhere) Forward(w http.ResponseWriter, r *http.Request, server string) error {
+	if e.fails != nil {
+		return e.fails
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	e.got = append(e.got, server+" "+string(body))
+	w.Header().Add("Access-Control-Allow-Origin", "of "+server)
+	w.WriteHeader(http.StatusCreated)
+	_, err = io.WriteString(w, server)
+	return err
+}
+
+// TestForwarding passes on what another server has, with all of the request, and answers
+// what it cannot pass on.
+func TestForwarding(t *testing.T) {
+	gone := errors.New("it is down")
+	elsewhereErr := store.ErrElsewhere("volume data", "srv_b")
+	for name, tt := range map[string]struct {
+		to       elsewhere
+		reads    int   // how many bytes of the body the handler reads; -1 for all as ReadBody does
+		err      error // of the handler
+		body     string
+		handled  bool
+		want     string // what the other server got; empty where nothing
+		answered error
+	}{
+		"its path names what is there":       {to: elsewhere{holder: "srv_c"}, body: "text", want: "srv_c text"},
+		"nothing":                            {body: "text", handled: true},
+		"no server can be found":             {to: elsewhere{lost: gone}, answered: gone},
+		"that server is down":                {to: elsewhere{holder: "srv_c", fails: gone}, answered: gone},
+		"its body names what is there":       {reads: -1, err: elsewhereErr, body: "text", handled: true, want: "srv_b text"},
+		"its body was read in part":          {reads: 2, err: elsewhereErr, body: "text", handled: true, answered: elsewhereErr},
+		"its body was not read":              {err: elsewhereErr, body: "text", handled: true, want: "srv_b text"},
+		"its body is large and not read":     {err: elsewhereErr, body: strings.Repeat("x", 3*httpapi.MaxBody), handled: true, want: "srv_b " + strings.Repeat("x", 3*httpapi.MaxBody)},
+		"its body is as large as it may be":  {reads: -1, err: elsewhereErr, body: strings.Repeat("x", httpapi.MaxBody), handled: true, want: "srv_b " + strings.Repeat("x", httpapi.MaxBody)},
+		"the server of its body is down":     {to: elsewhere{fails: gone}, reads: -1, err: elsewhereErr, body: "text", handled: true, answered: gone},
+		"its handler fails for other causes": {err: gone, handled: true, answered: gone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := &tt.to
+			r := Forwarding(httptest.NewRequest(http.MethodPost, "/", strings.NewReader(tt.body)), to)
+			w := httptest.NewRecorder()
+			handled := false
+			var answered error
+			httpapi.NewBodies(held.New()).Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				Serve(w, r, func() (Reply, error) {
+					handled = true
+					var err error
+					switch {
+					case tt.reads < 0:
+						_, err = httpapi.ReadBody(w, r, "key")
+					case tt.reads > 0:
+						_, err = io.CopyN(io.Discard, r.Body, int64(tt.reads))
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					return Reply{Status: http.StatusOK}, tt.err
+				}, func(err error) httpapi.Response {
+					answered = err
+					return httpapi.Response{Status: http.StatusTeapot}
+				})
+			})).ServeHTTP(w, r)
+			if handled != tt.handled || answered != tt.answered {
+				t.Errorf("handled: %v, answered: %v; want %v, %v", handled, answered, tt.handled, tt.answered)
+			}
+			if got := strings.Join(to.got, "|"); got != tt.want {
+				t.Errorf("the other server got %d bytes (%.40q), want %d", len(got), got, len(tt.want))
+			}
+			if origins := w.Header().Values("Access-Control-Allow-Origin"); len(origins) != 1 {
+				t.Errorf("the answer allows origins %q", origins)
+			}
+		})
+	}
+}

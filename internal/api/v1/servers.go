@@ -1,0 +1,45 @@
+package v1
+
+import (
+	"context"
+
+	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Servers are those that have their records in one database, as the store has them. With
+// SQLite there are none.
+type Servers interface {
+	// Self returns the id of this server; empty for none.
+	Self() string
+	// Servers returns all of them, by id.
+	Servers(ctx context.Context) ([]store.Server, error)
+}
+
+type serverView struct {
+	ID          string            `json:"id"`
+	Name        string            `json:"name" doc:"Of the machine that it runs on, or ran on last."`
+	Address     *string           `json:"address" doc:"At which the others reach it; null where they do not."`
+	Alive       bool              `json:"alive" doc:"Whether it has a lease. What one has that is not alive can be listed, and not used."`
+	LeaseEndsAt httpapi.Timestamp `json:"leaseEndsAt" doc:"Unless it renews its lease, by the clock of the database."`
+	Self        bool              `json:"self" doc:"Whether it is the one that answers."`
+}
+
+type serversView struct {
+	Servers []serverView `json:"servers" doc:"By id; none where the server keeps its records by itself."`
+}
+
+func listServers(s *server, c *call) (reply, error) {
+	all, err := s.Servers.Servers(c.r.Context())
+	if err != nil {
+		return reply{}, err
+	}
+	v := serversView{Servers: []serverView{}}
+	for _, srv := range all {
+		v.Servers = append(v.Servers, serverView{
+			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Left > 0,
+			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(),
+		})
+	}
+	return ok(v)
+}

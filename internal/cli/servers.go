@@ -1,0 +1,49 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/drowse-dev/drowse/client"
+)
+
+func serversCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "servers",
+		Short: "list the servers that have one database",
+		Long: `List the servers that have their records in the same PostgreSQL database as the
+one that is asked, which is marked with *. There are none where that keeps its
+records by itself. What a server has that is not alive can be listed, and not used
+until it is started again. It needs an admin key.`,
+		Args: exactArgs(),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				all, err := client.Servers(ctx, c)
+				if err != nil {
+					return err
+				}
+				return a.print(all, func(w io.Writer) { tableOfServers(w, all) })
+			})
+		},
+	}
+}
+
+func tableOfServers(w io.Writer, all []client.Server) {
+	rows := [][]string{{"ID", "MACHINE", "ADDRESS", "ALIVE", "LEASE ENDS"}}
+	for _, srv := range all {
+		id, address, alive := srv.ID, "-", "no"
+		if srv.Self {
+			id += " *"
+		}
+		if srv.Address != "" {
+			address = srv.Address
+		}
+		if srv.Alive {
+			alive = "yes"
+		}
+		rows = append(rows, []string{id, srv.Name, address, alive, dated(w, srv.LeaseEndsAt)})
+	}
+	table(w, rows)
+}

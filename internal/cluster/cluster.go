@@ -1,0 +1,198 @@
+// Package cluster is what a server knows of the others that have their records in the
+// same database: which of them has a sandbox, and how it is reached.
+//
+// Each sandbox, snapshot, volume and built template has one owner, which alone changes
+// it (package store has that). A request may come to any server. One for the data plane
+// the edge passes on, and one for the control plane the dialects do; either finds the
+// owner here. A request is passed on once: the server that gets it so answers it.
+//
+// Servers speak mutual TLS with each other, on a listener of their own.
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+)
+
+// Store is what is needed of the store.
+type Store interface {
+	Self() string
+	Sandbox(ctx context.Context, id string) (store.Sandbox, error)
+	Servers(ctx context.Context) ([]store.Server, error)
+	Secret(ctx context.Context, name string) ([]byte, error)
+}
+
+// Options is what a Cluster works with.
+type Options struct {
+	Store Store
+	// Has reports whether this server has a sandbox; it must not wait.
+	Has func(id string) bool
+	// CatchUp returns when this server knows all that others have changed of what it has
+	// in memory.
+	CatchUp func(ctx context.Context)
+	// Admits reports whether a call of the control plane has a good API key.
+	Admits func(r *http.Request) bool
+	// Transport carries requests to the edge of a server, whose URL has another host.
+	Transport func(server string) http.RoundTripper
+	Log       *slog.Logger
+}
+
+// Cluster is the other servers. It is safe for concurrent use.
+type Cluster struct {
+	o        Options
+	identity identity
+	looks    chan struct{} // taken by those who ask the store for a sandbox
+
+	mu      sync.Mutex
+	holders map[string]holder
+	servers map[string]store.Server
+	asOf    time.Time // when servers was read
+}
+
+// holder is the server that has a sandbox.
+type holder struct {
+	server string
+	asOf   time.Time
+}
+
+const (
+	// holderLife is how long it counts who has a sandbox, and serversLife where servers are.
+	holderLife  = 5 * time.Second
+	serversLife = time.Second
+	// mostHolders bounds how many sandboxes are known.
+	mostHolders = 100_000
+	// mostLooks is how many ask the store at once, which has as many connections again for
+	// others: a stranger can ask for ids that nobody has.
+	mostLooks = 2
+	// dialPatience is how long another server may take to answer.
+	dialPatience = 5 * time.Second
+)
+
+// Open returns the others of a server that has claimed its store.
+func Open(ctx context.Context, o Options) (*Cluster, error) {
+	secret, err := o.Store.Secret(ctx, "servers")
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{o: o, looks: make(chan struct{}, mostLooks), holders: map[string]holder{}}
+	if c.identity, err = newIdentity(secret, o.Store.Self()); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Listen returns a listener for the connections that other servers make to ln. Only such
+// come out of it, with their handshake done.
+func (c *Cluster) Listen(ln net.Listener) net.Listener {
+	p := &peerListener{Listener: ln, known: make(chan net.Conn), ended: make(chan struct{}), room: make(chan struct{}, mostStrangers)}
+	go p.run(c.identity.listening())
+	return p
+}
+
+// Holder returns the server that has the sandbox of an id; empty where that is this one,
+// or nobody. It implements edge.Peers. Where the database does not answer, whoever had it
+// last has it still.
+func (c *Cluster) Holder(ctx context.Context, id string) (server string, err error) {
+	if !ids.Valid(id) || c.o.Has(id) {
+		return "", nil
+	}
+	c.mu.Lock()
+	last, known := c.holders[id]
+	c.mu.Unlock()
+	if known && time.Since(last.asOf) < holderLife {
+		return last.server, nil
+	}
+	select {
+	case c.looks <- struct{}{}:
+		defer func() { <-c.looks }()
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+	sb, err := c.o.Store.Sandbox(ctx, id)
+	switch {
+	case errdef.Is(err, errdef.NotFound) || err == nil && sb.Owner == c.o.Store.Self():
+		return "", nil // it may have just been made here, or forgotten
+	case err != nil && known:
+		return last.server, nil
+	case err != nil:
+		return "", err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.holders) >= mostHolders {
+		clear(c.holders)
+	}
+	c.holders[id] = holder{sb.Owner, time.Now()}
+	return sb.Owner, nil
+}
+
+// server returns a server by its id, as it was last where the database does not answer.
+func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
+	c.mu.Lock()
+	last, known := c.servers[id]
+	fresh := time.Since(c.asOf) < serversLife
+	c.mu.Unlock()
+	if known && fresh {
+		return last, nil
+	}
+	began := time.Now()
+	all, err := c.o.Store.Servers(ctx)
+	switch {
+	case err != nil && known:
+		return last, nil
+	case err != nil:
+		return store.Server{}, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.servers, c.asOf = map[string]store.Server{}, began
+	for _, srv := range all {
+		c.servers[srv.ID] = srv
+	}
+	srv, ok := c.servers[id]
+	if !ok {
+		return srv, errUnreachable(id)
+	}
+	return srv, nil
+}
+
+// Dial connects to the listener of another server. It implements edge.Peers. What the
+// error says is for clients; the log has the reason.
+func (c *Cluster) Dial(ctx context.Context, server, protocol string) (net.Conn, error) {
+	srv, err := c.server(ctx, server)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialPatience)
+	defer cancel()
+	var conn net.Conn
+	if srv.Address == "" {
+		err = errors.New("it was started without --peer-listen")
+	} else {
+		d := tls.Dialer{NetDialer: &net.Dialer{}, Config: c.identity.dialing(server, protocol)}
+		conn, err = d.DialContext(ctx, "tcp", srv.Address)
+	}
+	if err != nil {
+		c.o.Log.Warn("another server cannot be reached", "server", srv.ID, "machine", srv.Name, "address", srv.Address, "err", err)
+		return nil, errUnreachable(server)
+	}
+	return conn, nil
+}
+
+const codeUnreachable = "server_unreachable"
+
+// errUnreachable says that a server has what a request is for, and does not answer.
+func errUnreachable(server string) error {
+	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s has what this is for, and cannot be reached", server).
+		WithRemedy("see why it is down and start it again; what it has asleep is there then").With("server", server)
+}

@@ -1,0 +1,166 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// records is a database with servers and sandboxes, as one of the servers sees it.
+type records struct {
+	self    string
+	secret  [32]byte
+	servers []store.Server
+	owners  map[string]string // of sandboxes
+	asked   atomic.Int64      // how often for a sandbox
+	fails   error
+}
+
+func (r *records) Self() string { return r.self }
+
+func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
+	r.asked.Add(1)
+	owner, ok := r.owners[id]
+	switch {
+	case r.fails != nil:
+		return store.Sandbox{}, r.fails
+	case !ok:
+		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
+	}
+	return store.Sandbox{ID: id, Owner: owner}, nil
+}
+
+func (r *records) Servers(context.Context) ([]store.Server, error) { return r.servers, r.fails }
+
+func (r *records) Secret(_ context.Context, name string) ([]byte, error) {
+	if name != "servers" {
+		return nil, errors.New("another secret is asked for")
+	}
+	return r.secret[:], nil
+}
+
+func open(t *testing.T, r *records, has ...string) *Cluster {
+	t.Helper()
+	c, err := Open(t.Context(), Options{Store: r, Has: func(id string) bool { return slices.Contains(has, id) }, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// listen has a server answer connections with a word, and returns its address.
+func listen(t *testing.T, c *Cluster) string {
+	t.Helper()
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln := c.Listen(tcp)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() {
+		for {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				state := conn.(*tls.Conn)
+				if state.Handshake() == nil {
+					_, _ = io.WriteString(conn, state.ConnectionState().NegotiatedProtocol+" for "+state.ConnectionState().PeerCertificates[0].Subject.CommonName)
+				}
+			}()
+		}
+	}()
+	return tcp.Addr().String()
+}
+
+// TestServersKnowEachOther: servers of one database reach each other, and nobody else does
+// by their listener.
+func TestServersKnowEachOther(t *testing.T) {
+	secret := [32]byte{1}
+	b := open(t, &records{self: "srv_b", secret: secret})
+	at := listen(t, b)
+	here := &records{self: "srv_a", secret: secret, servers: []store.Server{{ID: "srv_a"}, {ID: "srv_b", Address: at}, {ID: "srv_c", Address: at, Name: "far"}}}
+	a := open(t, here)
+
+	for _, protocol := range []string{"http/1.1", "h2"} {
+		conn, err := a.Dial(t.Context(), "srv_b", protocol)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said, err := io.ReadAll(conn); err != nil || string(said) != protocol+" for srv_a" {
+			t.Errorf("srv_b says %q, %v", said, err)
+		}
+		_ = conn.Close()
+	}
+	unreachable := func(c *Cluster, server, why string) {
+		t.Helper()
+		conn, err := c.Dial(t.Context(), server, "http/1.1")
+		if err == nil { // with TLS 1.3 the other side's refusal comes after the handshake
+			var said []byte
+			if said, err = io.ReadAll(conn); err == nil && len(said) == 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			_ = conn.Close()
+			if err == nil {
+				t.Errorf("%s is reached where %s", server, why)
+			}
+			return
+		}
+		if errdef.CodeOf(err) != "server_unreachable" || errdef.Fact(err, "server") != server {
+			t.Errorf("%s where %s: %v", server, why, err)
+		}
+	}
+	unreachable(a, "srv_c", "another server has its address now")
+	unreachable(a, "srv_d", "the database knows no such server")
+	unreachable(b, "srv_a", "that listens nowhere")
+	stranger := open(t, &records{self: "srv_a", secret: [32]byte{2}, servers: here.servers})
+	unreachable(stranger, "srv_b", "the database is another")
+
+	plain, err := tls.Dial("tcp", at, &tls.Config{InsecureSkipVerify: true})
+	if err == nil {
+		if said, err := io.ReadAll(plain); err == nil {
+			t.Errorf("who has no certificate is told %q", said)
+		}
+		_ = plain.Close()
+	}
+}
+
+// TestHolder tells who has a sandbox, and asks the store no more often than needed.
+func TestHolder(t *testing.T) {
+	r := &records{self: "srv_a", owners: map[string]string{"ihere0000000000000000": "srv_a", "ithere000000000000000": "srv_b", "inew00000000000000000": "srv_a"}}
+	c := open(t, r, "ihere0000000000000000")
+	for _, tt := range []struct {
+		id, want string
+		asked    int64
+	}{
+		{"ihere0000000000000000", "", 0}, {"no id", "", 0}, {"ithere000000000000000", "srv_b", 1}, {"ithere000000000000000", "srv_b", 0}, {"inone0000000000000000", "", 1}, {"inew00000000000000000", "", 1},
+	} {
+		before := r.asked.Load()
+		if got, err := c.Holder(t.Context(), tt.id); got != tt.want || err != nil || r.asked.Load()-before != tt.asked {
+			t.Errorf("Holder(%q) = %q, %v, after %d questions, want %q after %d", tt.id, got, err, r.asked.Load()-before, tt.want, tt.asked)
+		}
+	}
+	r.fails = errdef.New(errdef.Unavailable, "store_unavailable", "down")
+	c.holders["ithere000000000000000"] = holder{server: "srv_b"} // of long ago
+	if got, err := c.Holder(t.Context(), "ithere000000000000000"); got != "srv_b" || err != nil {
+		t.Errorf("without a database, who had it last is %q, %v", got, err)
+	}
+	if got, err := c.Holder(t.Context(), "iother000000000000000"); got != "" || errdef.CodeOf(err) != "store_unavailable" {
+		t.Errorf("without a database: %q, %v", got, err)
+	}
+	if _, err := c.Dial(t.Context(), "srv_b", "h2"); err == nil || !strings.Contains(err.Error(), "down") {
+		t.Errorf("a connection without a database: %v", err)
+	}
+}

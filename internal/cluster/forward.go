@@ -1,0 +1,112 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+
+	"github.com/drowse-dev/drowse/internal/api/dialect"
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+)
+
+// Handler returns a handler of dialects whose requests are passed on where another server
+// has what they are for.
+func (c *Cluster) Handler(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if auth.FromHeader(r.Header) != "" { // who may have just changed something at another server
+			c.o.CatchUp(r.Context())
+		}
+		if !edge.Forwarded(r.Context()) {
+			r = dialect.Forwarding(r, c)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// HolderOf implements dialect.Forwarder. Whoever has no good key is refused here.
+func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
+	_, after, found := strings.Cut(r.URL.EscapedPath(), "/sandboxes/")
+	segment, _, _ := strings.Cut(after, "/")
+	id, _, _ := strings.Cut(segment, "-") // some clients add that of a client
+	if !found || !ids.Valid(id) || !c.o.Admits(r) {
+		return "", nil
+	}
+	return c.Holder(r.Context(), id)
+}
+
+// Forward implements dialect.Forwarder.
+func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string) (failed error) {
+	body := &observed{ReadCloser: r.Body}
+	r.Body = body
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.Out.URL.Scheme, p.Out.URL.Host = "http", "server"
+			p.Out.URL.RawQuery, p.Out.Host = p.In.URL.RawQuery, p.In.Host
+			for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if v, ok := p.In.Header[name]; ok {
+					p.Out.Header[name] = v
+				}
+			}
+			edge.SetForwarded(p.Out.Header, p.In)
+		},
+		Transport:     c.o.Transport(server),
+		FlushInterval: -1,
+		ErrorLog:      slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug),
+		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
+			failed = c.broken(r.Context(), server, body.err(), err)
+		},
+	}
+	// The proxy breaks off an answer that breaks half way only for a server of net/http,
+	// which it knows by this.
+	proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, c)))
+	return failed
+}
+
+// observed is the body of a request that remembers why it could not be read.
+type observed struct {
+	io.ReadCloser
+	mu     sync.Mutex
+	failed error
+}
+
+// Read implements io.Reader.
+func (o *observed) Read(p []byte) (int, error) {
+	n, err := o.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		o.mu.Lock()
+		o.failed = err
+		o.mu.Unlock()
+	}
+	return n, err
+}
+
+func (o *observed) err() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.failed
+}
+
+// broken is the error of a request that a server did not answer: because its body did not
+// come, or for another reason.
+func (c *Cluster) broken(ctx context.Context, server string, body, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case body != nil:
+		return errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end")
+	}
+	c.o.Log.Warn("request not answered by another server", "server", server, "err", err)
+	if e, ok := errors.AsType[*errdef.Error](err); ok { // it could not be reached
+		return e
+	}
+	return errdef.New(errdef.Unavailable, codeUnreachable, "the connection to server %s, which has what this is for, broke before it answered; the request may have been carried out", server).
+		WithRemedy("see whether it was, then send it again; if that lasts, see why that server is down").With("server", server)
+}

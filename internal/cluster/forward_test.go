@@ -1,0 +1,148 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/errdef"
+)
+
+// TestForward passes requests on as they are, and never takes half an answer, or a client's
+// own fault, for what the other server has said.
+func TestForward(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/half": // of a length that was told
+			w.Header().Set("Content-Length", "100000")
+			fmt.Fprint(w, strings.Repeat("x", 50000))
+			panic(http.ErrAbortHandler)
+		case "/part": // without one
+			fmt.Fprint(w, strings.Repeat("x", 50000))
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		case "/none":
+			panic(http.ErrAbortHandler)
+		}
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain")
+		fmt.Fprintf(w, "%s %s %s %q %s", r.Method, r.Host, r.URL.RequestURI(), r.Header[edge.HeaderForwarded], body)
+	}))
+	t.Cleanup(other.Close)
+	records := &records{self: "srv_a"}
+	c, err := Open(t.Context(), Options{
+		Store: records, Has: func(string) bool { return false }, Admits: func(*http.Request) bool { return true }, Log: slog.New(slog.DiscardHandler),
+		Transport: func(string) http.RoundTripper {
+			return &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
+				return net.Dial("tcp", other.Listener.Addr().String())
+			}}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	failed := make(chan error, 16)
+	ours := edge.NewServer(edge.Options{Log: slog.New(slog.DiscardHandler), Control: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := c.Forward(w, r, "srv_b")
+		failed <- err
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusTeapot)
+		}
+	})})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() { _ = ours.Serve(ln) }()
+	t.Cleanup(func() { _ = ours.Shutdown(t.Context()) })
+
+	ended := func() error {
+		t.Helper()
+		select {
+		case err := <-failed:
+			return err
+		case <-time.After(20 * time.Second):
+			t.Fatal("the request goes on")
+			return nil
+		}
+	}
+	ask := func(request string) (*http.Response, string, error) {
+		t.Helper()
+		conn, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if _, err := io.WriteString(conn, request); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			return nil, "", err
+		}
+		body, err := io.ReadAll(resp.Body)
+		return resp, string(body), err
+	}
+	_, got, err := ask("POST /x?limit=1;y&z=%zz HTTP/1.1\r\nHost: localhost\r\nDrowse-Forwarded: mine\r\nContent-Length: 4\r\n\r\ntext")
+	if want := `POST localhost /x?limit=1;y&z=%zz ["for=127.0.0.1; secure=0" "mine"] text`; got != want || err != nil {
+		t.Errorf("the other server got %s, %v; want %s", got, err, want)
+	}
+	if err := ended(); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{"/half", "/part"} {
+		if resp, body, err := ask("GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n"); err == nil {
+			t.Errorf("%s: half an answer looks whole: %v, %d bytes", path, resp.Status, len(body))
+		}
+	}
+	if resp, _, err := ask("GET /none HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil || resp.StatusCode != http.StatusTeapot {
+		t.Errorf("no answer is %v, %v", resp, err)
+	} else if err := ended(); errdef.CodeOf(err) != "server_unreachable" || !strings.Contains(err.Error(), "may have been carried out") {
+		t.Errorf("no answer: %v", err)
+	}
+	_, _, _ = ask("POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nno chunk\r\n")
+	if err := ended(); errdef.CodeOf(err) != "invalid_request" && !errors.Is(err, t.Context().Err()) {
+		t.Errorf("a body that is none: %v", err)
+	}
+}
+
+// TestHolderOf: only who has a good key is led to another server, and only by what names a
+// sandbox.
+func TestHolderOf(t *testing.T) {
+	const id = "i00000000000000000001"
+	r := &records{self: "srv_a", owners: map[string]string{id: "srv_b"}}
+	c := open(t, r)
+	for _, tt := range []struct {
+		path  string
+		admit bool
+		want  string
+	}{
+		{"/v1/sandboxes/" + id, true, "srv_b"},
+		{"/sandboxes/" + id + "-client/pause", true, "srv_b"},
+		{"/v1/sandboxes/" + id, false, ""},
+		{"/v1/snapshots/" + id + "-x", true, ""},
+		{"/v1/sandboxes/", true, ""},
+		{"/v1/sandboxes", true, ""},
+		{"/", true, ""},
+	} {
+		c.o.Admits = func(*http.Request) bool { return tt.admit }
+		got, err := c.HolderOf(httptest.NewRequest("GET", tt.path, nil))
+		if got != tt.want || err != nil {
+			t.Errorf("%s, with a good key: %v: %q, %v, want %q", tt.path, tt.admit, got, err, tt.want)
+		}
+	}
+}

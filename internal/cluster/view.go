@@ -1,0 +1,201 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+)
+
+// Records is what a View reads of the store.
+type Records interface {
+	Store
+	Sandboxes(ctx context.Context) ([]store.Sandbox, error)
+}
+
+// View is a supervisor as clients see it who do not know how many servers there are:
+// lists have the sandboxes of all, and what only another server can do is an error that
+// has the request passed on (see store.ErrElsewhere).
+type View struct {
+	*supervisor.Supervisor
+	records Records
+	use     *use
+}
+
+// use is what API keys use on other servers, as it was a moment ago: a list of keys asks
+// for each of them.
+type use struct {
+	mu   sync.Mutex
+	keys map[string]store.Use
+	asOf time.Time
+}
+
+// useLife is how long it counts.
+const useLife = time.Second
+
+// NewView returns that of one server.
+func NewView(s *supervisor.Supervisor, records Records) View { return View{s, records, &use{}} }
+
+// others returns the sandboxes of other servers that want wants.
+func (v View) others(ctx context.Context, want func(store.Sandbox) bool) (list []store.Sandbox, err error) {
+	self := v.records.Self()
+	if self == "" {
+		return nil, nil
+	}
+	all, err := v.records.Sandboxes(ctx)
+	for _, sb := range all {
+		if sb.Owner != self && want(sb) {
+			list = append(list, sb)
+		}
+	}
+	return list, err
+}
+
+// List returns all sandboxes that run or are paused, of all servers, in no order. Those of
+// others are as they were committed last.
+func (v View) List(ctx context.Context) ([]store.Sandbox, error) {
+	others, err := v.others(ctx, func(sb store.Sandbox) bool {
+		return sb.Record.State == lifecycle.Running || sb.Record.State == lifecycle.Paused
+	})
+	if err != nil {
+		return nil, err
+	}
+	own, err := v.Supervisor.List(ctx)
+	return append(own, others...), err
+}
+
+// All is List with those that have ended.
+func (v View) All(ctx context.Context) ([]store.Sandbox, error) {
+	others, err := v.others(ctx, func(store.Sandbox) bool { return true })
+	if err != nil {
+		return nil, err
+	}
+	own, err := v.Supervisor.All(ctx)
+	return append(own, others...), err
+}
+
+// KeyUse returns what the sandboxes and snapshots of a key take together now, on all
+// servers. What those of others take is left out while the database does not answer.
+func (v View) KeyUse(key string) store.Use {
+	own := v.Supervisor.KeyUse(key)
+	v.use.mu.Lock()
+	defer v.use.mu.Unlock()
+	if now := time.Now(); now.Sub(v.use.asOf) > useLife {
+		ctx, cancel := context.WithTimeout(context.Background(), useLife)
+		defer cancel()
+		others, err := v.others(ctx, func(store.Sandbox) bool { return true })
+		if err != nil {
+			return own
+		}
+		keys := map[string]store.Use{}
+		for _, sb := range others {
+			keys[sb.Config.Key] = keys[sb.Config.Key].Plus(sb.Use())
+		}
+		for _, snap := range v.AllSnapshots() {
+			if snap.Owner != v.records.Self() {
+				keys[snap.Key] = keys[snap.Key].Plus(store.Use{DiskMiB: snap.DiskMiB()})
+			}
+		}
+		v.use.keys, v.use.asOf = keys, now
+	}
+	return own.Plus(v.use.keys[key])
+}
+
+// Find returns a sandbox of this server, also one that has ended.
+func (v View) Find(ctx context.Context, id string) (store.Sandbox, error) {
+	sb, err := v.Supervisor.Find(ctx, id)
+	return sb, v.elsewhere(ctx, id, err)
+}
+
+// Get returns a sandbox of this server that has not ended.
+func (v View) Get(ctx context.Context, id string) (store.Sandbox, error) {
+	sb, err := v.Supervisor.Get(ctx, id)
+	return sb, v.elsewhere(ctx, id, err)
+}
+
+// elsewhere returns err, or store.ErrElsewhere where it says that a sandbox is not known
+// here, and another server has it.
+func (v View) elsewhere(ctx context.Context, id string, err error) error {
+	if self := v.records.Self(); self != "" && errdef.Is(err, errdef.NotFound) {
+		if sb, err := v.records.Sandbox(ctx, id); err == nil && sb.Owner != self {
+			return store.ErrElsewhere("sandbox "+id, sb.Owner)
+		}
+	}
+	return err
+}
+
+// namedWithin bounds how long is looked for a name that no sandbox here has.
+const namedWithin = 5 * time.Second
+
+// Named returns the sandbox that has a name in the space of an API key, or that had it
+// last.
+func (v View) Named(key, name string) (id string, ok bool) {
+	id, ok = v.Supervisor.Named(key, name)
+	if v.records.Self() == "" || ids.Valid(name) { // which no name is
+		return id, ok
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), namedWithin)
+	defer cancel()
+	own, err := v.Supervisor.Find(ctx, id)
+	if ok && err == nil && own.Record.State != lifecycle.Terminated { // there is one of the name
+		return id, true
+	}
+	others, err := v.others(ctx, func(sb store.Sandbox) bool { return sb.Config.Key == key && sb.Config.Name == name })
+	if err != nil || len(others) == 0 {
+		return id, ok
+	}
+	if ok {
+		others = append(others, own)
+	}
+	return slices.MaxFunc(others, func(a, b store.Sandbox) int {
+		return cmp.Or(boolToInt(a.Record.State != lifecycle.Terminated)-boolToInt(b.Record.State != lifecycle.Terminated),
+			a.Record.EndedAt().Compare(b.Record.EndedAt()), strings.Compare(a.ID, b.ID))
+	}).ID, true
+}
+
+func boolToInt(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// Create makes a sandbox here. Where the idempotency key of the request has made one on
+// another server, that has the answer.
+func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
+	sb, err := v.Supervisor.Create(ctx, req)
+	if other, is := v.made(ctx, err); is {
+		return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
+	}
+	return sb, err
+}
+
+// Import makes a sandbox of a bundle here. Where the idempotency key of the request has
+// made one of the same bundle on another server, it returns that one, as it is committed.
+func (v View) Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error) {
+	sb, err := v.Supervisor.Import(ctx, r, req)
+	if other, is := v.made(ctx, err); is && other.Record.State != lifecycle.Terminated && other.Config.Idempotency.Request == req.Idempotency.Request {
+		return other, nil
+	}
+	return sb, err
+}
+
+// made returns the sandbox of another server that an idempotency key has made, where err
+// says that there is one.
+func (v View) made(ctx context.Context, err error) (other store.Sandbox, is bool) {
+	id, ok := errdef.Fact(err, "sandbox").(string)
+	if !ok || errdef.CodeOf(err) != "idempotency_key_used" {
+		return other, false
+	}
+	other, err = v.records.Sandbox(ctx, id)
+	return other, err == nil && other.Owner != v.records.Self() && other.Config.Idempotency != nil
+}
