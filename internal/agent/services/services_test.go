@@ -331,11 +331,11 @@ func TestAwait(t *testing.T) {
 			return nil
 		}
 		s.act["bad"] = func(*actor) error { return errors.New("exit status 1") }
+		s.act["check"] = func(*actor) error { return nil }
+		s.act["gone"] = s.act["bad"]
 		m.Apply([]service.Service{named("web", func(s *service.Service) {
 			s.Ready = service.Ready{Check: service.CheckCommand, Command: "check", Timeout: time.Minute, Interval: time.Second}
 		}), named("bad"), named("gone", never), named("stuck", after("bad"))})
-		s.act["check"] = func(*actor) error { return nil }
-		s.act["gone"] = s.act["bad"]
 		for name, want := range map[string]service.State{"web": service.IsReady, "gone": service.Failed} {
 			if status, ok := m.Await(t.Context(), name); !ok || status.State != want {
 				t.Errorf("%s: %+v, %t", name, status, ok)
