@@ -214,6 +214,14 @@ type (
 		Op    string
 		Alive bool
 	}
+	// TakenOver reports that this server has the sandbox from now on: the one that had
+	// it is gone, and with it what was there.
+	TakenOver struct {
+		Op         string
+		From       string     // the server that is gone
+		Checkpoint Checkpoint // the record's, as it was made again here
+		Launches   int64      // whose names are taken, by its layers
+	}
 )
 
 // Kind implements Event.
@@ -242,6 +250,7 @@ func (ReleaseDone) Kind() Kind       { return "ReleaseDone" }
 func (RuntimeGone) Kind() Kind       { return "RuntimeGone" }
 func (TimerFired) Kind() Kind        { return "TimerFired" }
 func (ServerStarted) Kind() Kind     { return "ServerStarted" }
+func (TakenOver) Kind() Kind         { return "TakenOver" }
 
 // EffectKind names what the world must be made to do.
 type EffectKind string
@@ -305,6 +314,7 @@ const (
 	EntryTerminated     EntryType = "terminated"
 	EntryRuntimeLost    EntryType = "runtime_lost"
 	EntryImported       EntryType = "imported"
+	EntryMoved          EntryType = "moved" // to another server, which has it from here on
 	EntrySnapshotted    EntryType = "snapshotted"
 	EntrySnapshotFailed EntryType = "snapshot_failed"
 	EntryForked         EntryType = "forked"

@@ -228,6 +228,9 @@ func (w *walk) event() Event {
 		if w.chance(20) { // or nothing lives long
 			return KillRequested{m}
 		}
+		if w.chance(20) {
+			return w.taken(m.Op)
+		}
 		return ServerStarted{Op: m.Op, Alive: w.chance(80)}
 	case 12:
 		if w.chance(30) {
@@ -282,6 +285,20 @@ func (w *walk) captured() Event {
 	return ready
 }
 
+// taken has another server have the sandbox, at the checkpoint that there is.
+func (w *walk) taken(op string) Event {
+	ev := TakenOver{Op: op, From: "a", Launches: w.rec.Launches}
+	if cp := w.rec.Checkpoint; cp != nil {
+		ev.Checkpoint = Checkpoint{ID: "image" + op, Mode: cp.Mode, Layers: map[string]string{}}
+		for n := range cp.Stack {
+			id := fmt.Sprintf("%s-%d", op, n)
+			ev.Checkpoint.Stack, ev.Checkpoint.Layers[id] = append(ev.Checkpoint.Stack, id), "digest"
+			ev.Launches++
+		}
+	}
+	return ev
+}
+
 // merged is about layers of the stack, sometimes of one that is gone.
 func (w *walk) merged() LayersMerged {
 	ev := LayersMerged{Merged: []string{"gone", "too"}, Into: fmt.Sprint("merged", w.steps), Digest: "digest"}
@@ -334,7 +351,11 @@ func (w *walk) check(before Record, ev Event, res Result, err error) {
 	w.checkStack(after)
 	w.checkEffects(before, after, res.Effects, res.Entries)
 	w.checkRestored(before, ev, res)
-	w.checkBoot(before, after, res.Effects)
+	if _, taken := ev.(TakenOver); !taken {
+		w.checkBoot(before, after, res.Effects)
+	} else if res.Changed && (after.Situation() != atPaused || !reflect.DeepEqual(*after.Checkpoint, ev.(TakenOver).Checkpoint)) {
+		w.fail("taken over, it is %s at %+v", after.Situation(), after.Checkpoint)
+	}
 	w.checkLog(before, after, res)
 	w.checkKills(before, ev, res)
 	if _, asked := ev.(SnapshotRequested); asked || before.Phase() == Snapshotting && after.State == Running {
@@ -370,7 +391,7 @@ func (w *walk) checkNumbers(before Record, ev Event, after Record) {
 	if (grew != 0 && grew != 1) || (grew == 1) != serves {
 		w.fail("generation %d after %d", after.Generation, before.Generation)
 	}
-	if after.Launches < before.Launches || after.Launches > before.Launches+1 {
+	if _, taken := ev.(TakenOver); !taken && (after.Launches < before.Launches || after.Launches > before.Launches+1) {
 		w.fail("%d launches after %d", after.Launches, before.Launches)
 	}
 	if after.Launch != before.Launch && !serves {

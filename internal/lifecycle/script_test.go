@@ -285,6 +285,8 @@ func (w *world) parse(t *testing.T, words []string) Event {
 		return LeaseRequested{Meta: m, Lease: Lease{ID: rest[0], Reason: "a test", Until: w.now.Add(duration(t, rest[1]))}}
 	case "release":
 		return LeaseReleased{Meta: m, ID: rest[0]}
+	case "taken":
+		return TakenOver{Op: m.Op, From: "a", Checkpoint: Checkpoint{ID: "image-" + m.Op, Mode: Memory, Bytes: 1 << 20}, Launches: w.rec.Launches + 2}
 	case "restart":
 		return ServerStarted{Op: m.Op, Alive: rest[0] == "alive"}
 	}

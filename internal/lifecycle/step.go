@@ -1011,6 +1011,28 @@ func pausingFound(s *step, ev Event) {
 	s.logEnd(EntryPauseFailed, op, "the server stopped during the pause")
 }
 
+// takenOver has the sandbox sleep at its checkpoint, on another server. What the one
+// before had of it is not here.
+func takenOver(s *step, ev Event) {
+	e := ev.(TakenOver)
+	if s.rec.Checkpoint == nil {
+		s.verdict = Stale
+		return
+	}
+	if s.rec.Phase() == Resuming {
+		s.sleepAgain("the server stopped while it was being resumed")
+	}
+	cp := e.Checkpoint
+	if s.rec.State == Running {
+		s.lose(RuntimeLost, "server "+e.From+" is gone, and another goes on with the sandbox", CauseRecovery)
+	} else {
+		entry := s.log(EntryMoved, nil, "server "+e.From+" is gone, and another goes on with the sandbox")
+		entry.Op, entry.Cause, entry.Bytes = e.Op, CauseRecovery, cp.Bytes
+	}
+	s.rec.Checkpoint, s.rec.Launches = &cp, e.Launches
+	s.effects = nil
+}
+
 func pausedFound(s *step, ev Event) {
 	if ev.(ServerStarted).Alive {
 		s.release(s.rec.Launch)

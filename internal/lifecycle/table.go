@@ -67,7 +67,7 @@ var (
 var allKinds = []Kind{
 	"CreateRequested", "ImportRequested", "AccessRequested", "PauseRequested", "ConnectRequested", "ResumeRequested", "TimeoutSet", "ExtendRequested",
 	"SettingsPatched", "LeaseRequested", "LeaseReleased", "SnapshotRequested", "RestoreRequested", "KillRequested",
-	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "SnapshotTaken", "SnapshotFailed", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted",
+	"StartSucceeded", "StartFailed", "CaptureReady", "CaptureEnded", "SnapshotTaken", "SnapshotFailed", "LayersMerged", "ReleaseDone", "RuntimeGone", "TimerFired", "ServerStarted", "TakenOver",
 }
 
 // table is the whole lifecycle. It is total: every situation has a rule for
@@ -104,6 +104,7 @@ func init() {
 			"RuntimeGone":       applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
 			"TimerFired":        applies(runningTimer, "a clock ran out: kill, pause by onTimeout or onIdle, or checkpoint", atRunning, atPausing, atKilling),
 			"ServerStarted":     applies(runningFound, "adopted if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+			"TakenOver":         applies(takenOver, "falls back to the last checkpoint", atPaused),
 		},
 		atSnapshot: {
 			"AccessRequested": applies(nil, "a lease on this generation, which is frozen for a moment only", atSnapshot),
@@ -113,6 +114,7 @@ func init() {
 			"RuntimeGone":     applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
 			"TimerFired":      applies(snapshotTimer, "its deadline passed: the capture is abandoned; the lifetime passed: end", atSnapshot, atKilling),
 			"ServerStarted":   applies(snapshotFound, "runs on if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+			"TakenOver":       applies(takenOver, "falls back to the last checkpoint", atPaused),
 		},
 		atPausing: {
 			"AccessRequested": applies(accessDuringPause, "cancels an automatic pause if traffic may wake the sandbox; a lease while an automatic pause drains; waits otherwise; a probe is refused after the drain", atPausing),
@@ -123,6 +125,7 @@ func init() {
 			"RuntimeGone":     applies(gone, "falls back to the last checkpoint, else ends", atPaused, atKilling),
 			"TimerFired":      applies(pausingTimer, "its deadline passed: undo it; the lifetime passed: end", atPausing, atKilling),
 			"ServerStarted":   applies(pausingFound, "thawed if alive, else as RuntimeGone", atRunning, atPaused, atKilling),
+			"TakenOver":       applies(takenOver, "falls back to the last checkpoint", atPaused),
 		},
 		atPaused: {
 			"AccessRequested":   applies(wake, "if traffic may wake it, and without memory if it is worth a boot; refused otherwise", atResuming),
@@ -141,6 +144,7 @@ func init() {
 			"RuntimeGone":       stale,
 			"TimerFired":        applies(pausedTimer, "the lifetime or the retention passed", atKilling),
 			"ServerStarted":     applies(pausedFound, "a runtime that outlived the commit is released", atPaused),
+			"TakenOver":         applies(takenOver, "it sleeps on", atPaused),
 		},
 		atResuming: {
 			"AccessRequested": applies(accessDuringResume, "waits; a probe is refused", atResuming),
@@ -150,6 +154,7 @@ func init() {
 			"RuntimeGone":     stale,
 			"TimerFired":      applies(resumingTimer, "its deadline passed: paused again; the lifetime passed: end", atPaused, atKilling),
 			"ServerStarted":   applies(resumingFound, "the server restarted: paused again; after a checkpoint one more try", atResuming, atPaused),
+			"TakenOver":       applies(takenOver, "paused again", atPaused),
 		},
 		atKilling: {
 			"KillRequested": joins,

@@ -17,7 +17,7 @@ var events = []Event{
 	CreateRequested{}, ImportRequested{}, AccessRequested{}, PauseRequested{}, ConnectRequested{}, ResumeRequested{}, TimeoutSet{},
 	ExtendRequested{}, SettingsPatched{}, LeaseRequested{}, LeaseReleased{}, SnapshotRequested{}, RestoreRequested{}, KillRequested{}, StartSucceeded{}, StartFailed{}, CaptureReady{}, CaptureEnded{},
 	SnapshotTaken{}, SnapshotFailed{},
-	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{},
+	LayersMerged{}, ReleaseDone{}, RuntimeGone{}, TimerFired{}, ServerStarted{}, TakenOver{},
 }
 
 func TestTableIsTotal(t *testing.T) {

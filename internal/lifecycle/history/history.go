@@ -19,6 +19,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -150,7 +152,10 @@ func clock(t time.Time) string { return t.UTC().Format("15:04:05.000000") }
 // History is all that was seen of one sandbox.
 type History struct {
 	Settings lifecycle.Settings // since its creation; they have a timeout
-	Ops      []Op
+	// Servers says that servers came and went: operations broke off with them, runtimes were
+	// lost, and sandboxes moved.
+	Servers bool
+	Ops     []Op
 }
 
 // Check returns nil if the history is in order, and an error if it is not or if
@@ -190,19 +195,50 @@ func (h History) operations() []porcupine.Operation {
 	return ops
 }
 
+// lines returns the counts that callers were told of, by the lines that the memory of the
+// program inside has: a generation that was lost is the end of one, and what comes after it
+// goes on from before it. The last line is that of the last generation.
+func (h History) lines() (lines [][]Op) {
+	lost := map[int64]bool{}
+	var counts []Op
+	for _, o := range h.Ops {
+		switch {
+		case o.Kind == runtimeLost:
+			lost[o.Generation] = true
+		case o.Kind == Count && o.Outcome == OK:
+			counts = append(counts, o)
+		}
+	}
+	line := func(last int64) []Op {
+		return slices.DeleteFunc(slices.Clone(counts), func(o Op) bool {
+			return o.Generation > last || lost[o.Generation] && o.Generation != last
+		})
+	}
+	for _, generation := range slices.Sorted(maps.Keys(lost)) {
+		lines = append(lines, line(generation))
+	}
+	return append(lines, line(math.MaxInt64))
+}
+
 // miscounted returns the first number that was counted, since a greater one was,
 // and that no caller can have counted: none was told so, and there are not enough
 // whose outcome nobody was told.
 func (h History) miscounted() (int64, bool) {
-	var told, untold []Op
+	var untold []Op
 	for _, o := range h.Ops {
-		switch {
-		case o.Kind == Count && o.Outcome == OK:
-			told = append(told, o)
-		case o.Kind == Count && o.Outcome == Unknown:
+		if o.Kind == Count && o.Outcome == Unknown {
 			untold = append(untold, o)
 		}
 	}
+	for _, line := range h.lines() {
+		if n, ok := miscounted(line, untold); ok {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func miscounted(told, untold []Op) (int64, bool) {
 	slices.SortFunc(told, func(x, y Op) int { return cmp.Compare(x.Count, y.Count) })
 	skipped := 0
 	next := int64(1)

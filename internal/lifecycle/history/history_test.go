@@ -1,6 +1,7 @@
 package history
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -150,5 +151,46 @@ func TestCheck(t *testing.T) {
 				t.Errorf("no picture: %v", err)
 			}
 		})
+	}
+}
+
+// TestServers: where servers come and go, what was counted since the last checkpoint is
+// forgotten where the log says so, and nowhere else.
+func TestServers(t *testing.T) {
+	byServer := lifecycle.CauseRecovery
+	counted := wokenAt21(called(Count, 22, 23, OK, Op{Generation: 2, Count: 2}))
+	lost := append(slices.Clone(counted),
+		logged(30, lifecycle.EntryRuntimeLost, 2, byServer, ""),
+		called(Access, 40, 42, OK, Op{Generation: 3}),
+		logged(40, lifecycle.EntryResuming, 2, lifecycle.CauseAccess, ""),
+		logged(41, lifecycle.EntryResumed, 3, lifecycle.CauseAccess, ""),
+	)
+	for _, test := range []struct {
+		name  string
+		ops   []Op
+		wrong string
+	}{
+		{"a count is forgotten", append(slices.Clone(lost), called(Count, 43, 44, OK, Op{Generation: 3, Count: 2})), ""},
+		{"more is forgotten than the last checkpoint has", append(slices.Clone(lost), called(Count, 43, 44, OK, Op{Generation: 3, Count: 1})), "Illegal"},
+		{"a count is kept that is said to be lost", append(slices.Clone(lost), called(Count, 43, 44, OK, Op{Generation: 3, Count: 3})), "nobody can have counted to 2"},
+		{"the lost generation answers", append(slices.Clone(lost), called(Count, 43, 44, OK, Op{Generation: 2, Count: 3})), "Illegal"},
+		{"one that runs is moved", append(slices.Clone(counted), logged(30, lifecycle.EntryMoved, 2, byServer, "")), "Illegal"},
+		{"one that sleeps is moved", append(pausedAt11(logged(15, lifecycle.EntryMoved, 1, byServer, "")), wokenAt21()[len(pausedAt11()):]...), ""},
+		{"a pause breaks off", append(slices.Clone(counted),
+			called(Pause, 29, 40, Unknown, Op{}), logged(30, lifecycle.EntryPausing, 2, lifecycle.CauseCall, ""), logged(35, lifecycle.EntryPauseFailed, 2, lifecycle.CauseCall, ""),
+			called(Count, 43, 44, OK, Op{Generation: 2, Count: 3}),
+		), ""},
+		{"one that has slept is lost for good", append(slices.Clone(counted), logged(30, lifecycle.EntryTerminated, 2, byServer, "RuntimeLost")), "Illegal"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := History{Settings: lifecycle.Settings{Timeout: 100 * time.Second, OnTimeout: lifecycle.Pause, AutoResume: true}, Servers: true, Ops: test.ops}
+			err := h.Check(time.Minute)
+			if (err == nil) != (test.wrong == "") || err != nil && !strings.Contains(err.Error(), test.wrong) {
+				t.Errorf("%v, want %q", err, test.wrong)
+			}
+		})
+	}
+	if err := (History{Settings: lifecycle.Settings{Timeout: 100 * time.Second, OnTimeout: lifecycle.Pause, AutoResume: true}, Ops: lost}).Check(time.Minute); err == nil {
+		t.Error("a runtime is lost where no server comes or goes")
 	}
 }

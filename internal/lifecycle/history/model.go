@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -25,12 +26,22 @@ const (
 	terminated     = Kind(lifecycle.EntryTerminated)
 )
 
+// The changes that there are besides when servers come and go.
+const (
+	pauseFailed  = Kind(lifecycle.EntryPauseFailed)
+	resumeFailed = Kind(lifecycle.EntryResumeFailed)
+	runtimeLost  = Kind(lifecycle.EntryRuntimeLost)
+	moved        = Kind(lifecycle.EntryMoved)
+)
+
 // state is a sandbox as the sequential model has it. It is compared with ==.
 type state struct {
 	is         lifecycle.State
 	phase      lifecycle.Phase
 	generation int64
 	count      int64 // the memory of the program inside
+	saved      int64 // that of the last checkpoint
+	slept      bool  // there is one
 	// fresh says that the state was entered in this instant. Those who waited
 	// for that are told of it then, and not later.
 	fresh bool
@@ -67,7 +78,7 @@ func (s state) hash() uint64 {
 
 // model returns the sequential model of a sandbox with the history's settings.
 func (h History) model() porcupine.Model {
-	m := model{h.Settings, h.previous()}
+	m := model{h.Settings, h.Servers, h.previous()}
 	return porcupine.Model{
 		Init: func() any { return state{is: lifecycle.Pending} },
 		Step: func(s, in, _ any) (bool, any) {
@@ -84,23 +95,30 @@ func (h History) model() porcupine.Model {
 
 type model struct {
 	lifecycle.Settings
-	// previous is the number that was told before each that was. What lies between
-	// was counted by callers who were told nothing.
-	previous map[int64]int64
+	servers bool
+	// previous is the number that was told before each that was, by the generation in which
+	// that was counted. What lies between was counted by callers who were told nothing.
+	previous map[told]int64
 }
 
-func (h History) previous() map[int64]int64 {
-	var told []int64
-	for _, o := range h.Ops {
-		if o.Kind == Count && o.Outcome == OK {
-			told = append(told, o.Count)
+// told is a number that a caller was told, and the generation that counted to it.
+type told struct{ generation, count int64 }
+
+func (h History) previous() map[told]int64 {
+	previous := map[told]int64{}
+	for _, line := range h.lines() {
+		var all []told
+		for _, o := range line {
+			all = append(all, told{o.Generation, o.Count})
 		}
-	}
-	slices.Sort(told)
-	previous := map[int64]int64{}
-	last := int64(0)
-	for _, n := range slices.Compact(told) {
-		previous[n], last = last, n
+		slices.SortFunc(all, func(x, y told) int { return cmp.Compare(x.count, y.count) })
+		last := int64(0)
+		for i, x := range all {
+			if i == 0 || x.count != all[i-1].count {
+				previous[x] = last
+			}
+			last = x.count
+		}
 	}
 	return previous
 }
@@ -151,9 +169,10 @@ func (m model) changes(s state, o *Op) (state, bool) {
 		return next.started(o).atLeast(o.At.Add(m.Timeout)), s.phase == lifecycle.Creating && o.Generation == 1
 	case pausing:
 		next.phase, next.automatic = lifecycle.Pausing, o.Cause != lifecycle.CauseCall
-		return next, s.serves() && (o.Cause == lifecycle.CauseCall || due && m.OnTimeout == lifecycle.Pause)
+		return next, s.serves() && (o.Cause == lifecycle.CauseCall || due && m.OnTimeout == lifecycle.Pause || m.servers && o.Cause == lifecycle.CauseShutdown)
 	case paused:
 		next.is, next.phase, next.end, next.told = lifecycle.Paused, lifecycle.None, 0, true
+		next.saved, next.slept = s.count, true
 		return next, s.phase == lifecycle.Pausing
 	case pauseCancelled:
 		next.phase = lifecycle.None
@@ -176,9 +195,40 @@ func (m model) changes(s state, o *Op) (state, bool) {
 	case terminated:
 		next = state{is: lifecycle.Terminated, generation: s.generation, reason: o.Reason, told: true}
 		expired := s.serves() && due && m.OnTimeout == lifecycle.Kill && o.Reason == lifecycle.TimeoutExpired
-		return next, s.is != lifecycle.Terminated && (expired || o.Reason == lifecycle.Killed)
+		return next, s.is != lifecycle.Terminated && (expired || o.Reason == lifecycle.Killed || m.servers && s.endsWithServer(o.Reason))
+	}
+	if m.servers {
+		return m.faults(s, o)
 	}
 	return s, false
+}
+
+// faults returns the state after a change that there is only when servers come and go.
+func (m model) faults(s state, o *Op) (state, bool) {
+	next := s
+	next.fresh, next.before = true, 0
+	switch o.Kind {
+	case pauseFailed: // its server stopped, and has found it running again
+		next.phase = lifecycle.None
+		return next, s.phase == lifecycle.Pausing
+	case resumeFailed:
+		next.phase = lifecycle.None
+		return next, s.phase == lifecycle.Resuming
+	case runtimeLost: // the one thing by which what was told is forgotten: as far as the last checkpoint
+		next.is, next.phase, next.end, next.told = lifecycle.Paused, lifecycle.None, 0, true
+		next.count = s.saved
+		return next, s.is == lifecycle.Running && s.slept
+	case moved:
+		next.fresh = s.fresh
+		return next, s.sleeps()
+	}
+	return s, false
+}
+
+// endsWithServer reports whether the end is that of a sandbox without a checkpoint, whose
+// server has lost its runtime.
+func (s state) endsWithServer(why lifecycle.Reason) bool {
+	return s.is == lifecycle.Running && !s.slept && why == lifecycle.RuntimeLost || s.phase == lifecycle.Creating && why == lifecycle.CreateFailed
 }
 
 func (s state) started(o *Op) state {
@@ -215,7 +265,7 @@ func (m model) succeeds(s state, o *Op) (state, bool) {
 	case Access:
 		return s, (s.serves() || m.drains(s)) && same
 	case Count: // a lease stays good while the barrier is up
-		ok := s.is == lifecycle.Running && same && s.count == m.previous[o.Count]
+		ok := s.is == lifecycle.Running && same && s.count == m.previous[told{o.Generation, o.Count}]
 		s.count = o.Count
 		return s, ok
 	case Cut:
