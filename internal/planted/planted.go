@@ -49,6 +49,11 @@ const (
 	DeafKill      Bug = "deaf-kill"
 
 	Unfenced Bug = "unfenced"
+
+	DeafReturn   Bug = "deaf-return"
+	EagerTake    Bug = "eager-take"
+	EarlyPromise Bug = "early-promise"
+	OpenLapse    Bug = "open-lapse"
 )
 
 // Planted is a bug and the test that finds it.
@@ -64,6 +69,9 @@ type Planted struct {
 func Catalogue() []Planted {
 	histories := func(b Bug, what string) Planted {
 		return Planted{b, what, "supervisor", "TestHistories", []string{"-history.count", "200"}}
+	}
+	ofServers := func(b Bug, what string) Planted {
+		return Planted{b, what, "supervisor", "TestHistoriesOfServers", []string{"-history.count", "400"}}
 	}
 	powerCut := func(b Bug, pkg, what string) Planted { return Planted{b, what, pkg, "TestPowerCut", nil} }
 	found := func(b Bug, pkg, test, what string) Planted { return Planted{b, what, pkg, test, nil} }
@@ -104,6 +112,10 @@ func Catalogue() []Planted {
 		found(ForgottenThaw, "supervisor", "TestThawIsTriedAgain", "a runtime stays frozen after a pause that failed"),
 		{FleetingEnd, "a new deadline is kept in memory alone", "supervisor", "TestSimulation", []string{"-sim.seeds", "100"}},
 		found(Unfenced, "supervisor", "TestFenced", "a process writes although another has claimed its server"),
+		ofServers(DeafReturn, "a server that is back keeps what others have taken over, and the store lets it"),
+		ofServers(EagerTake, "the store does not look whether a server is gone before another takes what it has"),
+		ofServers(EarlyPromise, "a pause that promises a copy is answered before that is complete"),
+		ofServers(OpenLapse, "a server serves on when its lease has lapsed"),
 		histories(DeafKill, "a kill during a resume is answered, and nothing is done"),
 	}
 }

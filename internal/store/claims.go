@@ -122,7 +122,11 @@ func (r *records) put(ctx context.Context, tx *sql.Tx, sb Sandbox, record []any,
 			return err
 		}
 	}
-	if err := r.fit(ctx, tx, sb); err != nil {
+	err := r.fit(ctx, tx, sb)
+	if err != nil && sb.Rev > 0 { // its key may have no room for what was done to it elsewhere
+		err = cmp.Or(own.own(ctx, tx, ownedSandboxes, sb.ID), err)
+	}
+	if err != nil {
 		return err
 	}
 	if sb.Rev > 0 {

@@ -19,7 +19,8 @@ import (
 // which of them are a server's, as a condition; empty where all servers have all.
 type table struct{ name, order, own string }
 
-// tables are all of them, each after those that its rows belong to.
+// tables are those that are copied, each after those that its rows belong to. The copies of
+// checkpoints are those of one database: another makes its own.
 var tables = []table{
 	{"secrets", "name", ""},
 	{"keys", "rowid", ""},

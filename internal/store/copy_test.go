@@ -47,6 +47,8 @@ func furnish(t *testing.T, s store.Store) {
 	must(err)
 	must(s.PutTemplate(ctx, store.Template{ID: "t", Name: "tpl", Key: "k1", CreatedAt: at, UpdatedAt: at, Tags: map[string]store.Tag{}, Builds: []store.Build{{ID: "b", Status: store.BuildRunning, CreatedAt: at}}}))
 	must(s.SetTemplateSettings(ctx, "k1", "tpl", store.TemplateSettings{CPUs: 2}, at))
+	_, err = s.PutReplica(ctx, store.Replica{Sandbox: "a", Checkpoint: "cp", Index: "i", Bytes: 1 << 40, At: at})
+	must(err)
 	for _, id := range []string{"dead", "forgotten"} {
 		dead := record(id, 1)
 		dead.Config.Key = "k1"
@@ -257,6 +259,10 @@ func TestCopyOfOneServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	if _, err := two.PutReplica(ctx, store.Replica{Sandbox: "theirs", Checkpoint: "their cp", At: at}); err != nil {
+		t.Fatal(err)
+	}
+
 	copied := copyOf(t, url, "one")
 	same(t, contents(t, copied), want) // without owners
 	sb = record("a", 9)
@@ -277,6 +283,9 @@ func TestCopyOfOneServer(t *testing.T) {
 		if needed, err := copied.Needed(ctx, part, ""); err != nil || needed != want {
 			t.Errorf("%s is needed: %v, %v", part, needed, err)
 		}
+	}
+	if replicas, err := copied.Replicas(ctx); err != nil || len(replicas) != 0 { // another database makes its own
+		t.Errorf("there are replicas: %+v, %v", replicas, err)
 	}
 	keys, err := copied.Keys(ctx)
 	if !reflect.DeepEqual(keys, want["keys"]) {

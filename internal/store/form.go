@@ -168,6 +168,9 @@ func decode(what string, version int, data []byte, v any) error {
 	return nil
 }
 
+// selectSandboxes has the columns that scanSandbox reads.
+const selectSandboxes = `SELECT id, version, data, rev, owner FROM sandboxes`
+
 func scanSandbox(rows *sql.Rows) (Sandbox, error) {
 	var (
 		id      string

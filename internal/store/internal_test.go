@@ -388,7 +388,7 @@ func TestCommitGivesUpItsTurn(t *testing.T) {
 }
 
 // unstored are fields that must not be stored.
-var unstored = map[string]bool{"store.Proxy.Password": true, "store.Sandbox.Rev": true, "store.Sandbox.Light": true, "store.Sandbox.Owner": true}
+var unstored = map[string]bool{"store.Proxy.Password": true, "store.Sandbox.Rev": true, "store.Sandbox.Light": true, "store.Sandbox.Durability": true, "store.Sandbox.Unreplicated": true, "store.Sandbox.Owner": true}
 
 // TestFieldsAreNamed: what is stored must not change because a Go field was
 // renamed.

@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -27,8 +29,26 @@ type Server struct {
 	// LeaseEndsAt is by the clock of the database. Until then nobody of another place
 	// takes the server's part.
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`
+	// Leaving says that the process stops, or has: it makes what it has ready for others, and
+	// its lease ends then.
+	Leaving bool `json:"leaving,omitempty"`
 	// Left is how long that was from then when it was read; negative for a lease that is over.
 	Left time.Duration `json:"-"`
+	// Held is for how long its lease has had no gap then.
+	Held time.Duration `json:"-"`
+}
+
+// BackWithin is how long servers have to renew their leases after the database was away for
+// all of them.
+const BackWithin = 15 * time.Second
+
+// goneFor returns for how long another server is gone, as far as this one can know: while its
+// own lease had lapsed, the database was away, and says nothing of others.
+func (srv Server) goneFor(owner Server) time.Duration {
+	if owner.Left > 0 || owner.Leaving { // which has said so
+		return -owner.Left
+	}
+	return min(-owner.Left, srv.Held-BackWithin)
 }
 
 // OnMachineOf reports whether two places are of the same start of the same machine.
@@ -36,6 +56,22 @@ func (srv Server) OnMachineOf(other Server) bool {
 	machine, _, _ := strings.Cut(srv.Place, " ")
 	its, _, _ := strings.Cut(other.Place, " ")
 	return machine == its
+}
+
+// Gone returns for how long one of the servers, the owner of something, is gone as another of
+// them, self, can know. Negative is for one that is not gone; one that is not among them always
+// was.
+func Gone(all []Server, self, owner string) time.Duration {
+	i := slices.IndexFunc(all, func(srv Server) bool { return srv.ID == owner })
+	if i < 0 {
+		return math.MaxInt64
+	}
+	for _, srv := range all {
+		if srv.ID == self {
+			return srv.goneFor(all[i])
+		}
+	}
+	return -1
 }
 
 // Leases say which process writes for a server. There is at most one: whoever claims a
@@ -50,6 +86,8 @@ type Leases interface {
 	// Renew lets the lease last for so long from now. It is errdef.Fenced if somebody else
 	// has claimed the server.
 	Renew(ctx context.Context, life time.Duration) error
+	// Leave tells other servers that the process stops, until the server is claimed again.
+	Leave(ctx context.Context) error
 	// Release ends the lease, so that nobody needs to wait for that. It can be renewed
 	// until somebody claims the server.
 	Release(ctx context.Context) error
@@ -109,9 +147,10 @@ func (x *leases) Claim(ctx context.Context, srv Server, life time.Duration) (Ser
 		srv.Epoch++
 		var until int64
 		err = tx.QueryRowContext(ctx, `
-			INSERT INTO servers (id, name, place, address, epoch, claim, lease_until) VALUES (?, ?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER))
+			INSERT INTO servers (id, name, place, address, epoch, claim, lease_until, held_since) VALUES (?, ?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER), `+x.s.engine.now()+`)
 			ON CONFLICT (id) DO UPDATE SET name = excluded.name, place = excluded.place, address = excluded.address, epoch = excluded.epoch,
-				claim = excluded.claim, lease_until = excluded.lease_until
+				claim = excluded.claim, lease_until = excluded.lease_until, leaving = 0,
+				held_since = CASE WHEN servers.lease_until > excluded.held_since THEN servers.held_since ELSE excluded.held_since END
 			RETURNING lease_until`, srv.ID, srv.Name, srv.Place, srv.Address, srv.Epoch, c.id, life.Milliseconds()).Scan(&until)
 		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
 		if err != nil {
@@ -130,23 +169,53 @@ func (x *leases) Claim(ctx context.Context, srv Server, life time.Duration) (Ser
 func (x *leases) Renew(ctx context.Context, life time.Duration) error {
 	server, id := x.claimed()
 	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `UPDATE servers SET lease_until = `+x.s.engine.now()+` + CAST(? AS INTEGER) WHERE id = ? AND claim = ?`,
-			life.Milliseconds(), server, id)
+		result, err := tx.ExecContext(ctx, `
+			UPDATE servers SET held_since = CASE WHEN lease_until > `+x.s.engine.now()+` THEN held_since ELSE `+x.s.engine.now()+` END,
+				lease_until = `+x.s.engine.now()+` + CAST(? AS INTEGER) WHERE id = ? AND claim = ?`, life.Milliseconds(), server, id)
 		return oneRow(result, err, func() error { return ErrFenced(server) })
 	})
 	return x.s.explain(err, "renew the lease of server %s", server)
 }
 
+// Leave implements [Store].
+func (x *leases) Leave(ctx context.Context) error {
+	return x.tell(ctx, "say that server %s leaves", `leaving = 1`)
+}
+
 // Release implements [Store].
-func (x *leases) Release(ctx context.Context) error { return x.Renew(ctx, 0) }
+func (x *leases) Release(ctx context.Context) error {
+	return x.tell(ctx, "release the lease of server %s", `leaving = 1, lease_until = `+x.s.engine.now())
+}
+
+// tell changes what the others are to know of the server that this store has claimed.
+func (x *leases) tell(ctx context.Context, what, set string) error {
+	server, id := x.claimed()
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE servers SET `+set+` WHERE id = ? AND claim = ?`, server, id)
+		if err := oneRow(result, err, func() error { return ErrFenced(server) }); err != nil {
+			return err
+		}
+		return changed(ctx, tx, KindOwners)
+	})
+	return x.s.explain(err, what, server)
+}
 
 // Servers implements [Store].
 func (x *leases) Servers(ctx context.Context) ([]Server, error) {
-	all, err := collect(ctx, x.s.reader, func(rows *sql.Rows) (srv Server, err error) {
-		var until, left int64
-		err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &until, &left)
-		srv.LeaseEndsAt, srv.Left = time.UnixMilli(until).UTC(), time.Duration(left)*time.Millisecond
-		return srv, err
-	}, `SELECT id, name, place, address, epoch, lease_until, lease_until - `+x.s.engine.now()+` FROM servers ORDER BY id`)
+	all, err := collect(ctx, x.s.reader, scanServer, x.s.selectServers())
 	return all, x.s.explain(err, "read servers")
+}
+
+// selectServers asks for all servers, as scanServer reads them.
+func (s *SQL) selectServers() string {
+	now := s.engine.now()
+	return `SELECT id, name, place, address, epoch, leaving = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since FROM servers ORDER BY id`
+}
+
+func scanServer(rows *sql.Rows) (srv Server, err error) {
+	var until, left, held int64
+	err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &until, &left, &held)
+	srv.LeaseEndsAt = time.UnixMilli(until).UTC()
+	srv.Left, srv.Held = time.Duration(left)*time.Millisecond, time.Duration(held)*time.Millisecond
+	return srv, err
 }

@@ -25,6 +25,7 @@ const (
 	KindVolumes   Kind = "volumes"
 	KindSnapshots Kind = "snapshots"
 	KindTemplates Kind = "templates"
+	KindOwners    Kind = "owners" // which server has which sandbox, and which leave
 )
 
 // Owners tell which server has what, and what others have changed.
@@ -35,6 +36,9 @@ type Owners interface {
 	Self() string
 	// Sandbox returns the record of a sandbox, whoever has it, or an errdef.NotFound.
 	Sandbox(ctx context.Context, id string) (Sandbox, error)
+	// Others returns the server that has each sandbox which another server has, whatever has
+	// become of it.
+	Others(ctx context.Context) (owners map[string]string, err error)
 	// Changes returns a number for each kind of records, which is higher once any server
 	// has changed some. That of events is the Seq of the last one. When a key, a secret
 	// or a webhook was used last, or how far it has got, is no change.
@@ -75,7 +79,7 @@ func (x *owners) Self() string {
 
 // Sandbox implements [Store].
 func (x *owners) Sandbox(ctx context.Context, id string) (Sandbox, error) {
-	found, err := collect(ctx, x.s.reader, scanSandbox, `SELECT id, version, data, rev, owner FROM sandboxes WHERE id = ?`, id)
+	found, err := collect(ctx, x.s.reader, scanSandbox, selectSandboxes+` WHERE id = ?`, id)
 	switch {
 	case err != nil:
 		return Sandbox{}, x.s.explain(err, "read sandbox %s", id)
@@ -83,6 +87,18 @@ func (x *owners) Sandbox(ctx context.Context, id string) (Sandbox, error) {
 		return Sandbox{}, ErrSandboxNotFound(id)
 	}
 	return found[0], nil
+}
+
+// Others implements [Store].
+func (x *owners) Others(ctx context.Context) (map[string]string, error) {
+	all := map[string]string{}
+	_, err := collect(ctx, x.s.reader, func(rows *sql.Rows) (id string, err error) {
+		var owner string
+		err = rows.Scan(&id, &owner)
+		all[id] = owner
+		return id, err
+	}, `SELECT id, owner FROM sandboxes WHERE owner <> ?`, x.Self())
+	return all, x.s.explain(err, "read which servers have which sandboxes")
 }
 
 // ownedKind is a kind of records that have an owner.

@@ -56,7 +56,11 @@ type parts struct{ s *SQL }
 
 // Needed implements [Store].
 func (p parts) Needed(ctx context.Context, part, but string) (needed bool, err error) {
-	err = p.s.reader.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM parts WHERE part = ? AND holder <> ?)`, part, but).Scan(&needed)
+	self := p.s.Self()
+	err = p.s.reader.QueryRowContext(ctx, `
+		SELECT EXISTS (SELECT 1 FROM parts WHERE part = ?1 AND holder <> ?2
+			AND NOT EXISTS (SELECT 1 FROM sandboxes WHERE id = holder AND ?3 <> '' AND owner NOT IN ('', ?3))
+			AND NOT EXISTS (SELECT 1 FROM snapshots WHERE id = holder AND ?3 <> '' AND owner NOT IN ('', ?3)))`, part, but, self).Scan(&needed)
 	return needed, p.s.explain(err, "look for who needs %s", part)
 }
 

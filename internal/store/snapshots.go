@@ -72,8 +72,8 @@ type Snapshots interface {
 	// RemoveSnapshot deletes the record of a snapshot. Its files are the caller's to
 	// remove, where they are not Needed.
 	RemoveSnapshot(ctx context.Context, id string) error
-	// Needed reports whether a sandbox or a snapshot needs a layer or a memory image, of
-	// all but one. What has been made and was in no commit nobody needs, and what nobody
+	// Needed reports whether a sandbox or a snapshot of this server needs a layer or a memory
+	// image, of all but one. Others have files of their own, which can be called the same. What has been made and was in no commit nobody needs, and what nobody
 	// needs any more, nobody ever does again.
 	Needed(ctx context.Context, part, but string) (bool, error)
 }
@@ -107,7 +107,7 @@ func (s *SQL) CommitSnapshot(ctx context.Context, snap Snapshot, sb Sandbox, ent
 		return s.explain(err, "commit snapshot %s", snap.ID)
 	}
 	name := sql.NullString{String: snap.Name, Valid: snap.Name != ""}
-	return s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error {
+	return s.commit(ctx, sb, entries, nothing, func(ctx context.Context, tx *sql.Tx) error {
 		if err := freeForSnapshot(ctx, tx, snap); err != nil {
 			return err
 		}

@@ -33,6 +33,7 @@ type SQL struct {
 	parts
 	leases
 	owners
+	replicas
 	webhooks
 
 	engine engine
@@ -101,7 +102,7 @@ const readers = 4
 func newSQL(name string, e engine) *SQL {
 	s := &SQL{name: name, engine: e, turns: ration.NewFair(1, 1)}
 	s.usedSecrets.s, s.builtTemplates.s, s.templateSettings.s, s.codeContexts.s, s.tombstones.s, s.parts.s, s.leases.s, s.owners.s = s, s, s, s, s, s, s, s
-	s.webhooks.s = s
+	s.replicas.s, s.webhooks.s = s, s
 	return s
 }
 
@@ -155,17 +156,23 @@ func (s *SQL) Close() error {
 // the disk took the data and then refused to sync it, and the process dies
 // before the next commit, the failed one may be found after the restart, whole.
 func (s *SQL) Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error {
-	return s.commit(ctx, sb, entries, func(context.Context, *sql.Tx) error { return nil })
+	return s.commit(ctx, sb, entries, nothing, nothing)
 }
 
-// commit is Commit with something else in the same transaction.
-func (s *SQL) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry, also func(context.Context, *sql.Tx) error) error {
+// nothing is what a commit does beside itself.
+func nothing(context.Context, *sql.Tx) error { return nil }
+
+// commit is Commit with something else in the same transaction, before it and after it.
+func (s *SQL) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry, first, also func(context.Context, *sql.Tx) error) error {
 	record, events, err := encodeCommit(sb, entries)
 	if err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
 	err = s.write(ctx, sb.Config.Key, func(ctx context.Context, tx *sql.Tx) error {
 		if err := failpoint.Fail(failpoint.CommitBegin); err != nil {
+			return err
+		}
+		if err := first(ctx, tx); err != nil {
 			return err
 		}
 		if err := s.records.put(ctx, tx, sb, record, &s.owners); err != nil {
@@ -180,6 +187,9 @@ func (s *SQL) commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry,
 			return err
 		}
 		if err := dropContexts(ctx, tx, sb); err != nil {
+			return err
+		}
+		if err := dropReplica(ctx, tx, sb); err != nil {
 			return err
 		}
 		if err := holdParts(ctx, tx, sb, entries); err != nil {
@@ -248,7 +258,7 @@ func (s *SQL) count(key string, record []any, events [][]any) {
 // Sandboxes implements [Store]; the oldest come first.
 func (s *SQL) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	all, err := collect(ctx, s.reader, scanSandbox,
-		`SELECT id, version, data, rev, owner FROM sandboxes ORDER BY created_at, id`)
+		selectSandboxes+` ORDER BY created_at, id`)
 	return all, s.explain(err, "read sandboxes")
 }
 

@@ -33,6 +33,10 @@ type Sandbox struct {
 	// Light says that it is paused and that its frozen runtime stands by, so that a
 	// wake only thaws it. The running server knows that; no store does.
 	Light bool `json:"-"`
+	// Durability is where its checkpoint is, as far as that is known; no record has it.
+	// Unreplicated says why the last try to copy it has failed; empty for no failure.
+	Durability   Durability `json:"-"`
+	Unreplicated string     `json:"-"`
 	// Owner is the server that has it, as of [Owners].
 	Owner string `json:"-"`
 }
@@ -265,6 +269,7 @@ type Store interface {
 	Secrets
 	Leases
 	Owners
+	Replicas
 	// Close flushes and releases the store.
 	Close() error
 }

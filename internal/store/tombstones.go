@@ -33,7 +33,7 @@ type tombstones struct{ s *SQL }
 
 // CommitEnd implements [Store].
 func (t tombstones) CommitEnd(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {
-	err = t.s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) (err error) {
+	err = t.s.commit(ctx, sb, entries, nothing, func(ctx context.Context, tx *sql.Tx) (err error) {
 		forgotten, err = forgetOldest(ctx, tx, sb, t.s.Self())
 		return err
 	})

@@ -32,7 +32,7 @@ type Options struct {
 // one looks for what it is about.
 var order = []store.Kind{
 	store.KindKeys, store.KindSSHKeys, store.KindSecrets, store.KindVolumes, store.KindSnapshots, store.KindTemplates,
-	store.KindWebhooks, store.KindEvents,
+	store.KindOwners, store.KindWebhooks, store.KindEvents,
 }
 
 // Follower takes over what other servers change. It is safe for concurrent use.

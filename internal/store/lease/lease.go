@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -44,7 +45,19 @@ type Options struct {
 	Log *slog.Logger
 	// StandBy is called once if another process has the lease, before the wait; nil for nothing.
 	StandBy func()
+	// Lapsed is called each time this process has stopped to have the lease certainly, while
+	// Run runs: within a second or so from when Check fails, whatever the database does, and
+	// when another process has claimed the server. It must not wait. Nil for nothing.
+	Lapsed func()
+	// Back is called after Lapsed, when the lease was renewed all the same and before Check
+	// succeeds again. Its context ends when that renewal has lasted for too long. After an
+	// error the renewal does not count, and the next one comes soon. Nil for nothing.
+	Back func(context.Context) error
 }
+
+// watchEvery is how long a lapse may go unnoticed after the machine was suspended, for which
+// timers stand still.
+const watchEvery = time.Second
 
 // Keeper keeps the lease of one server. Its methods are safe for concurrent use.
 type Keeper struct {
@@ -54,8 +67,11 @@ type Keeper struct {
 	urge   chan struct{} // has room for one: somebody needs the lease
 	fenced chan struct{} // closed when another process has claimed the server
 
+	lapsing sync.Mutex // held while Lapsed is called
+
 	mu      sync.Mutex
 	asked   time.Duration // when the last renewal was asked for that succeeded
+	lapsed  bool          // Lapsed was called, and no renewal has counted since
 	ended   bool          // by Release
 	renewal chan struct{} // closed with the next renewal
 }
@@ -138,20 +154,29 @@ func (k *Keeper) Server() store.Server { return k.server }
 // Run renews the lease until ctx ends, or until another process has claimed the server;
 // then it returns store.ErrFenced.
 func (k *Keeper) Run(ctx context.Context) error {
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { k.watch(watching) })
+	defer watch.Wait()
+	defer stop()
 	third := k.o.Life / 3
 	for wait, pause, failed, urged := third, firstPause, false, k.urge; sleep(ctx, wait, urged); {
 		asked := k.o.Now()
 		_, err := bounded(ctx, third/2, func(ctx context.Context) (struct{}, error) { return struct{}{}, k.leases.Renew(ctx, k.o.Life) })
+		after := k.since(asked)
+		if err == nil {
+			err = k.count(ctx, asked)
+		}
 		switch {
 		case err == nil:
 			if failed {
-				k.o.Log.Info("lease renewed again", "server", k.server.ID, "after", k.since(asked))
+				k.o.Log.Info("lease renewed again", "server", k.server.ID, "after", after)
 			}
-			k.renewed(asked)
 			wait, pause, failed, urged = max(0, third-(k.o.Now()-asked)), firstPause, false, k.urge
 		case errdef.Is(err, errdef.Fenced):
 			k.o.Log.Error("another process has claimed this server", "server", k.server.ID, "epoch", k.server.Epoch, "err", err)
 			close(k.fenced)
+			k.lapse(true)
 			return k.Check()
 		case ctx.Err() != nil:
 			return nil
@@ -165,12 +190,68 @@ func (k *Keeper) Run(ctx context.Context) error {
 	return nil
 }
 
-func (k *Keeper) renewed(asked time.Duration) {
+// count counts a renewal, after Back if the lease has lapsed meanwhile.
+func (k *Keeper) count(ctx context.Context, asked time.Duration) error {
+	if k.renewed(asked, false) {
+		return nil
+	}
+	k.lapse(true) // what watches may have slept as the machine did
+	if k.o.Back != nil && !planted.In(planted.DeafReturn) {
+		_, err := bounded(ctx, k.certain()-(k.o.Now()-asked), func(ctx context.Context) (struct{}, error) { return struct{}{}, k.o.Back(ctx) })
+		if err != nil {
+			return fmt.Errorf("go on with the lease: %w", err)
+		}
+	}
+	k.renewed(asked, true)
+	return nil
+}
+
+// renewed counts a renewal, and reports whether it has: one after a lapse counts only when
+// that is dealt with.
+func (k *Keeper) renewed(asked time.Duration, dealtWith bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if !dealtWith && k.left() <= 0 {
+		return false
+	}
 	k.asked = asked
+	k.lapsed = k.lapsed && k.left() <= 0 // if it took longer than the lease
 	close(k.renewal)
 	k.renewal = make(chan struct{})
+	return true
+}
+
+// certain is for how long after it was asked for a renewal certainly lasts.
+func (k *Keeper) certain() time.Duration { return k.o.Life - k.o.Life/3 }
+
+// left is for how long this process certainly has the lease still. It is called with mu
+// locked.
+func (k *Keeper) left() time.Duration { return k.certain() - (k.o.Now() - k.asked) }
+
+// watch sees the lease lapse, also while a renewal hangs.
+func (k *Keeper) watch(ctx context.Context) {
+	for wait := time.Duration(0); sleep(ctx, wait, nil); {
+		left := k.lapse(false)
+		if wait = watchEvery; left > 0 {
+			wait = min(wait, max(left, time.Millisecond))
+		}
+	}
+}
+
+// lapse calls Lapsed if the lease has lapsed, or is known to have, unless that was called
+// since a renewal counted. It returns for how long the lease is left.
+func (k *Keeper) lapse(known bool) (left time.Duration) {
+	k.lapsing.Lock()
+	defer k.lapsing.Unlock()
+	k.mu.Lock()
+	left = k.left()
+	call := !k.lapsed && (known || left <= 0)
+	k.lapsed = k.lapsed || call
+	k.mu.Unlock()
+	if call && k.o.Lapsed != nil {
+		k.o.Lapsed()
+	}
+	return left
 }
 
 // since returns how long ago the last renewal was asked for that succeeded.
@@ -204,10 +285,11 @@ func (k *Keeper) check() (renewed <-chan struct{}, err error) {
 		return nil, errdef.New(errdef.Unavailable, "lease_lapsed", "this process has given up the lease of server %s", k.server.ID).
 			WithRemedy("try again: another process may serve it")
 	}
-	ago := k.o.Now() - k.asked
-	if ago < k.o.Life-k.o.Life/3 {
+	left := k.left()
+	if left > 0 {
 		return k.renewal, nil
 	}
+	ago := k.certain() - left
 	select { // the timer of the next renewal stood still if the machine was suspended
 	case k.urge <- struct{}{}:
 	default:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,28 @@ type world struct {
 	slow      time.Duration
 	renewals  int
 	longest   time.Duration // that one has taken
+
+	hooks  []string                    // that were called
+	lapsed time.Time                   // when Lapsed was, last
+	back   func(context.Context) error // what Back does; nil for nothing
+}
+
+// note notes a call of a hook.
+func (w *world) note(hook string) {
+	w.set(func() { w.hooks = append(w.hooks, hook) })
+}
+
+// wantHooks checks which hooks were called since the last time, in that order.
+func (w *world) wantHooks(when string, want ...string) {
+	w.t.Helper()
+	synctest.Wait()
+	w.set(func() {
+		w.t.Helper()
+		if !slices.Equal(w.hooks, want) {
+			w.t.Errorf("%s: called are %q, want %q", when, w.hooks, want)
+		}
+		w.hooks = nil
+	})
 }
 
 // leases is the way of one process to the database.
@@ -85,7 +108,23 @@ func run(t *testing.T, test func(t *testing.T, w *world)) {
 func (w *world) claim(place string) *Keeper {
 	w.t.Helper()
 	log := slog.New(slog.NewTextHandler(&w.log, nil))
-	k, err := Claim(w.t.Context(), leases{memstore.Open(w.data, memstore.Hooks{}), w}, store.Server{ID: "one", Name: "machine", Place: place}, Options{Now: w.now, Log: log})
+	k, err := Claim(w.t.Context(), leases{memstore.Open(w.data, memstore.Hooks{}), w}, store.Server{ID: "one", Name: "machine", Place: place}, Options{
+		Now: w.now, Log: log,
+		Lapsed: func() {
+			w.note("lapsed")
+			w.set(func() { w.lapsed = time.Now() })
+		},
+		Back: func(ctx context.Context) error {
+			w.note("back")
+			back := func(context.Context) error { return nil }
+			w.set(func() {
+				if w.back != nil {
+					back = w.back
+				}
+			})
+			return back(ctx)
+		},
+	})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -151,6 +190,7 @@ func TestShortFailures(t *testing.T) {
 			w.set(func() { w.fails = nil })
 			time.Sleep(6 * time.Second)
 		}
+		w.wantHooks("failures that nobody noticed")
 		synctest.Wait()
 		if got := strings.Count(w.log.String(), "could not be renewed"); got > 20 {
 			t.Errorf("%d lines of failures, want one of each at most:\n%s", got, w.log.String())
@@ -339,6 +379,161 @@ func TestClaimFails(t *testing.T) {
 		if _, err := Claim(ctx, s, store.Server{ID: "two"}, Options{}); !errors.Is(err, context.Canceled) {
 			t.Errorf("a claim that is cancelled: %v", err)
 		}
+	})
+}
+
+// TestHooks: Lapsed is called when the lease has lapsed, whatever the database does, and
+// Back before the process has it again.
+func TestHooks(t *testing.T) {
+	for name, away := range map[string]func(w *world, away bool){
+		"fails": func(w *world, away bool) {
+			w.fails = nil
+			if away {
+				w.fails = errAway
+			}
+		},
+		"hangs": func(w *world, away bool) { w.hangs = away },
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *testing.T, w *world) {
+				k := w.keep()
+				w.set(func() {
+					w.back = func(context.Context) error {
+						wantLapsed(t, k.Check())
+						time.Sleep(time.Second)
+						wantLapsed(t, k.Check())
+						return nil
+					}
+				})
+				for range 2 {
+					w.set(func() { away(w, true) })
+					for k.Check() == nil {
+						time.Sleep(time.Millisecond)
+					}
+					began := time.Now()
+					time.Sleep(time.Second)
+					w.wantHooks("lapsed", "lapsed")
+					if late := w.lapsed.Sub(began); late.Abs() > 2*time.Millisecond {
+						t.Errorf("Lapsed was called %s after the lapse", late)
+					}
+					time.Sleep(time.Minute)
+					w.wantHooks("a minute later")
+					w.set(func() { away(w, false) })
+					if err := k.Wait(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					w.wantHooks("renewed", "back")
+					time.Sleep(time.Minute)
+					w.wantHooks("later")
+				}
+			})
+		})
+	}
+}
+
+// TestBackFails: the lease is not there before Back has done what it does, in time.
+func TestBackFails(t *testing.T) {
+	for name, back := range map[string]func(context.Context) error{
+		"fails": func(context.Context) error { return errAway },
+		"hangs": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+		"is late": func(context.Context) error {
+			time.Sleep(time.Minute)
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run(t, func(t *testing.T, w *world) {
+				k := w.keep()
+				w.set(func() { w.fails, w.back = errAway, back })
+				for k.Check() == nil {
+					time.Sleep(time.Second)
+				}
+				w.set(func() { w.fails = nil })
+				for range 120 {
+					time.Sleep(time.Second)
+					wantLapsed(t, k.Check())
+				}
+				synctest.Wait()
+				w.set(func() {
+					calls := slices.DeleteFunc(slices.Clone(w.hooks), func(hook string) bool { return hook == "lapsed" })
+					if most := int(2*time.Minute/mostPause) + 10; w.hooks[0] != "lapsed" || len(calls) != len(w.hooks)-1 || len(calls) < 2 || len(calls) > most {
+						t.Errorf("called are %q, want Lapsed once, and then Back at times", w.hooks)
+					}
+					w.hooks, w.back = nil, nil
+				})
+				began := time.Now()
+				if err := k.Wait(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if waited := time.Since(began); waited > time.Minute {
+					t.Errorf("the lease is there %s after Back can do what it does", waited)
+				}
+				time.Sleep(time.Minute)
+				w.wantHooks("once it has succeeded", "back")
+				if err := k.Check(); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestHooksOfSuspended: timers have stood still.
+func TestHooksOfSuspended(t *testing.T) {
+	run(t, func(t *testing.T, w *world) {
+		k := w.keep()
+		time.Sleep(Life/3 + time.Second)
+		w.set(func() { w.suspended, w.fails = time.Hour, errAway })
+		time.Sleep(time.Second) // nobody asks
+		w.wantHooks("nobody asks", "lapsed")
+		w.set(func() { w.fails = nil })
+		if err := k.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.wantHooks("renewed", "back")
+
+		time.Sleep(time.Second / 2) // none of its timers is due
+		synctest.Wait()
+		w.set(func() { w.suspended *= 2 })
+		began := time.Now()
+		if err := k.Wait(t.Context()); err != nil || time.Since(began) > 0 {
+			t.Errorf("%v after %s; want a renewal at once", err, time.Since(began))
+		}
+		w.wantHooks("renewed before it was noticed", "lapsed", "back")
+
+		// A renewal that was asked for before is not one for now.
+		before, now := 0, 0
+		w.set(func() { w.slow, before, now = time.Second, w.renewals, w.renewals })
+		for now == before {
+			time.Sleep(100 * time.Millisecond)
+			w.set(func() { now = w.renewals })
+		}
+		w.set(func() { w.suspended, w.slow = 2*w.suspended, 0 })
+		wantLapsed(t, k.Check())
+		time.Sleep(2 * time.Second)
+		if err := k.Check(); err != nil {
+			t.Error(err)
+		}
+		w.set(func() {
+			if len(w.hooks) < 2 || w.hooks[0] != "lapsed" || slices.Contains(w.hooks[1:], "lapsed") {
+				t.Errorf("called are %q, want Lapsed once, and then Back", w.hooks)
+			}
+		})
+	})
+}
+
+// TestHooksOfFenced: who has lost the server hears of it.
+func TestHooksOfFenced(t *testing.T) {
+	run(t, func(t *testing.T, w *world) {
+		k := w.keep()
+		w.claim("here") // in the same place
+		<-k.Fenced()
+		w.wantHooks("fenced", "lapsed")
+		time.Sleep(time.Minute)
+		w.wantHooks("later")
 	})
 }
 

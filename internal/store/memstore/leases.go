@@ -54,6 +54,7 @@ func (w *writer) Claim(ctx context.Context, srv store.Server, life time.Duration
 		return store.Server{}, store.ErrServerLives(has, left)
 	}
 	srv.Epoch, srv.LeaseEndsAt = has.Epoch+1, now.Add(life)
+	w.d.held(srv.ID, has, now)
 	w.d.servers[srv.ID] = srv
 	w.server, w.epoch = srv.ID, srv.Epoch
 	if len(w.d.servers) == 1 {
@@ -63,12 +64,32 @@ func (w *writer) Claim(ctx context.Context, srv store.Server, life time.Duration
 }
 
 // Renew implements store.Leases.
-func (w *writer) Renew(ctx context.Context, life time.Duration) error { return w.extend(ctx, life) }
+func (w *writer) Renew(ctx context.Context, life time.Duration) error {
+	return w.change(ctx, func(srv *store.Server) {
+		now := time.Now().UTC()
+		w.d.held(srv.ID, *srv, now)
+		srv.LeaseEndsAt = now.Add(life)
+	})
+}
+
+// Leave implements store.Leases.
+func (w *writer) Leave(ctx context.Context) error {
+	return w.change(ctx, func(srv *store.Server) {
+		srv.Leaving = true
+		w.d.changed(store.KindOwners)
+	})
+}
 
 // Release implements store.Leases.
-func (w *writer) Release(ctx context.Context) error { return w.extend(ctx, 0) }
+func (w *writer) Release(ctx context.Context) error {
+	return w.change(ctx, func(srv *store.Server) {
+		srv.LeaseEndsAt, srv.Leaving = time.Now().UTC(), true
+		w.d.changed(store.KindOwners)
+	})
+}
 
-func (w *writer) extend(ctx context.Context, life time.Duration) error {
+// change changes the server that the store has claimed.
+func (w *writer) change(ctx context.Context, change func(*store.Server)) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
@@ -80,7 +101,7 @@ func (w *writer) extend(ctx context.Context, life time.Duration) error {
 	if !claimed {
 		return errors.New("internal error: a lease is renewed that was never claimed")
 	}
-	srv.LeaseEndsAt = time.Now().UTC().Add(life)
+	change(&srv)
 	w.d.servers[w.server] = srv
 	return nil
 }
@@ -89,10 +110,22 @@ func (w *writer) extend(ctx context.Context, life time.Duration) error {
 func (w *writer) Servers(context.Context) (all []store.Server, err error) {
 	w.d.mu.Lock()
 	defer w.d.mu.Unlock()
-	for _, srv := range w.d.servers {
-		srv.Left = time.Until(srv.LeaseEndsAt)
+	return w.d.all(), nil
+}
+
+// held notes since when the lease of a server has no gap that is had from now on.
+func (d *Data) held(id string, was store.Server, now time.Time) {
+	if d.heldSince[id].IsZero() || !was.LeaseEndsAt.After(now) {
+		d.heldSince[id] = now
+	}
+}
+
+// all returns the servers. The data is locked.
+func (d *Data) all() (all []store.Server) {
+	for _, srv := range d.servers {
+		srv.Left, srv.Held = time.Until(srv.LeaseEndsAt), time.Since(d.heldSince[srv.ID])
 		all = append(all, srv)
 	}
 	slices.SortFunc(all, func(a, b store.Server) int { return cmp.Compare(a.ID, b.ID) })
-	return all, nil
+	return all
 }

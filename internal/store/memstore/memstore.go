@@ -69,8 +69,11 @@ type Data struct {
 	hooks    []store.Webhook
 	secrets  map[string][]byte
 	servers  map[string]store.Server // by id
-	changes  map[store.Kind]int64
-	offices  map[string]office // by name
+	// heldSince is since when their leases have had no gap.
+	heldSince map[string]time.Time
+	changes   map[store.Kind]int64
+	offices   map[string]office        // by name
+	replicas  map[string]store.Replica // by sandbox
 }
 
 // stored is a record in the form that survives, and as it was given, with its
@@ -123,7 +126,7 @@ type event struct {
 
 // NewData returns data with nothing in it.
 func NewData() *Data {
-	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}, servers: map[string]store.Server{}, changes: map[store.Kind]int64{}, offices: map[string]office{}}
+	return &Data{boxes: map[string]stored{}, names: map[claim]string{}, bound: map[claim]string{}, built: map[string]template{}, settings: map[claim]settings{}, contexts: map[string][]store.CodeContext{}, parts: parts{}, secrets: map[string][]byte{}, servers: map[string]store.Server{}, heldSince: map[string]time.Time{}, changes: map[store.Kind]int64{}, offices: map[string]office{}, replicas: map[string]store.Replica{}}
 }
 
 // Get returns the record of a sandbox as it was last committed. It is cheap,
@@ -140,6 +143,7 @@ type Store struct {
 	*writer
 	codeContexts
 	owners
+	replicas
 	usedSecrets
 	hooks Hooks
 }
@@ -149,7 +153,9 @@ var _ store.Store = (*Store)(nil)
 // Open returns a store over data.
 func Open(d *Data, hooks Hooks) *Store {
 	w := &writer{d: d}
-	return &Store{writer: w, codeContexts: codeContexts{w}, owners: owners{w}, usedSecrets: usedSecrets{w}, hooks: hooks}
+	s := &Store{writer: w, codeContexts: codeContexts{w}, owners: owners{w}, usedSecrets: usedSecrets{w}, hooks: hooks}
+	s.replicas.s = s
+	return s
 }
 
 // Close implements store.Store.
@@ -157,12 +163,18 @@ func (s *Store) Close() error { return nil }
 
 // Commit implements store.Store.
 func (s *Store) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return s.commit(ctx, sb, entries, nil, nil)
+	return s.commit(ctx, sb, entries, beside{})
 }
 
-// commit is Commit with a snapshot, or none, and with what else is to happen in the
-// same transaction, or nil.
-func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot, also func()) error {
+// beside is what happens in the same transaction as a commit.
+type beside struct {
+	may  func(has store.Sandbox) error // refuses it, rather than that another server has the sandbox; nil for that
+	snap *store.Snapshot               // nil for none
+	also func()                        // nil for nothing
+}
+
+// commit is Commit with something else.
+func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, with beside) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 	}
@@ -181,8 +193,12 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	defer s.d.mu.Unlock()
 	old, known := s.d.boxes[sb.ID]
-	if known && sb.Rev > 0 {
-		if err := s.own("sandbox", sb.ID, old.given.Owner); err != nil {
+	may := with.may
+	if may == nil {
+		may = func(has store.Sandbox) error { return s.own("sandbox", sb.ID, has.Owner) }
+	}
+	if with.may != nil || known && sb.Rev > 0 {
+		if err := may(old.given); err != nil {
 			return err
 		}
 	}
@@ -199,8 +215,8 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
 		}
 	}
-	if snap != nil {
-		if err := s.addSnapshot(*snap); err != nil {
+	if with.snap != nil {
+		if err := s.addSnapshot(*with.snap); err != nil {
 			return err
 		}
 	}
@@ -215,16 +231,17 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	s.d.parts.hold(sb.ID, old.parts, false)
 	if sb.Record.State == lifecycle.Terminated {
 		delete(s.d.contexts, sb.ID)
+		delete(s.d.replicas, sb.ID)
 	}
 	sb.Rev++
-	sb.Light = false
+	sb.Light, sb.Durability, sb.Unreplicated = false, "", ""
 	s.d.boxes[sb.ID] = stored{data, sb, old.birth, old.parts}
 	for _, line := range lines {
 		s.d.seq++
 		s.d.events = append(s.d.events, event{s.d.seq, old.birth, sb.Config.Key, line})
 	}
-	if also != nil {
-		also()
+	if with.also != nil {
+		with.also()
 	}
 	if s.hooks.After != nil {
 		if err := s.hooks.After(c); err != nil {
@@ -603,7 +620,7 @@ func (s *Store) RemoveVolume(_ context.Context, id string) error {
 
 // CommitSnapshot implements store.Store.
 func (s *Store) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return s.commit(ctx, sb, entries, &snap, nil)
+	return s.commit(ctx, sb, entries, beside{snap: &snap})
 }
 
 func (w *writer) addSnapshot(snap store.Snapshot) error {

@@ -17,11 +17,20 @@ func (s *Store) Needed(_ context.Context, part, but string) (bool, error) {
 	s.d.mu.Lock()
 	defer s.d.mu.Unlock()
 	for holder := range s.d.parts[part] {
-		if holder != but {
+		if holder != but && !s.elsewhere(holder) {
 			return true, nil
 		}
 	}
 	return false, nil
+}
+
+// elsewhere reports whether another server has the sandbox or the snapshot of an id.
+func (s *Store) elsewhere(holder string) bool {
+	owner := s.d.boxes[holder].given.Owner
+	if i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == holder }); i >= 0 {
+		owner = s.d.snaps[i].owner
+	}
+	return owner != "" && s.server != "" && owner != s.server
 }
 
 // adopt refuses the commit of a record that is to go on from a snapshot that is gone.

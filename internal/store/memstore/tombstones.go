@@ -13,9 +13,9 @@ import (
 // CommitEnd implements store.Store.
 func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) (forgotten []string, err error) {
 	if !sb.Ended() {
-		return nil, s.commit(ctx, sb, entries, nil, nil)
+		return nil, s.commit(ctx, sb, entries, beside{})
 	}
-	err = s.commit(ctx, sb, entries, nil, func() { forgotten = s.d.forgetOldest(s.d.boxes[sb.ID].given) })
+	err = s.commit(ctx, sb, entries, beside{also: func() { forgotten = s.d.forgetOldest(s.d.boxes[sb.ID].given) }})
 	return forgotten, err
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -98,7 +99,7 @@ func (f *filler) fields(path string, v reflect.Value) {
 		if v.Type() == reflect.TypeFor[store.Proxy]() && field.Name == "Password" {
 			continue // never stored
 		}
-		if v.Type() == reflect.TypeFor[store.Sandbox]() && (field.Name == "Rev" || field.Name == "Light") {
+		if v.Type() == reflect.TypeFor[store.Sandbox]() && slices.Contains([]string{"Rev", "Light", "Durability", "Unreplicated"}, field.Name) {
 			continue // the store's own, and the server's own
 		}
 		if field.Name == "Owner" && field.Tag.Get("json") == "-" {

@@ -52,7 +52,7 @@ func servers(t *testing.T, s store.Store) []store.Server {
 		if off := all[i].Left - time.Until(all[i].LeaseEndsAt); off.Abs() > time.Minute {
 			t.Errorf("the lease of %+v lasts for %s, which is off by %s", all[i], all[i].Left, off)
 		}
-		all[i].Left = 0
+		all[i].Left, all[i].Held = 0, 0
 	}
 	return all
 }
@@ -118,7 +118,16 @@ func testClaims(t *testing.T, h harness) {
 	if err := leasesOf(again).Renew(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
+	if err := leasesOf(again).Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := only(t, servers(t, second)); !got.Leaving {
+		t.Errorf("a server that leaves is %+v", got)
+	}
 	wantEpoch(claim(t, second, there, time.Hour), there, 5) // a renewal replaces how long the lease lasts
+	if got := only(t, servers(t, second)); got.Leaving {
+		t.Errorf("a server that was claimed again is %+v", got)
+	}
 	second = h.reopen(t, second)
 	if got := only(t, servers(t, second)); got.Epoch != 5 {
 		t.Errorf("reopened: %+v, want epoch 5", got)
@@ -147,13 +156,15 @@ func testTwoServers(t *testing.T, h harness) {
 }
 
 // writes has every method of store.Store that changes something, as a change of what
-// [furnish] makes.
+// [furnish] makes, and of what [lose] does.
 func writes() map[string]func(context.Context, store.Store) error {
 	made := store.Snapshot{ID: "s2", Key: "key-1", Sandbox: "a", CreatedAt: epoch}
 	next := sandbox("a", 2)
 	next.Rev = 1
 	over := terminated("a")
 	over.Rev = 1
+	taken := asleep("lost", 2, "made")
+	taken.Rev, taken.Owner = 1, "gone"
 	return map[string]func(context.Context, store.Store) error{
 		"Commit": func(ctx context.Context, s store.Store) error {
 			return s.Commit(ctx, next, []lifecycle.Entry{entry(2)})
@@ -221,10 +232,16 @@ func writes() map[string]func(context.Context, store.Store) error {
 			})
 			return err
 		},
+		"PutReplica": func(ctx context.Context, s store.Store) error {
+			_, err := s.PutReplica(ctx, store.Replica{Sandbox: "a", Checkpoint: "cp", Index: "i", At: epoch})
+			return err
+		},
+		"Take":          func(ctx context.Context, s store.Store) error { return s.Take(ctx, taken, []lifecycle.Entry{entry(2)}) },
 		"DeleteWebhook": func(ctx context.Context, s store.Store) error { return s.DeleteWebhook(ctx, "w1") },
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
 		"Renew":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Renew(ctx, time.Hour) },
 		"Elect":         func(ctx context.Context, s store.Store) error { _, err := s.Elect(ctx, "office"); return err },
+		"Leave":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Leave(ctx) },
 		"Release":       func(ctx context.Context, s store.Store) error { return leasesOf(s).Release(ctx) },
 	}
 }
@@ -232,8 +249,8 @@ func writes() map[string]func(context.Context, store.Store) error {
 // others are the methods of store.Store that change nothing, or are no writes under a
 // claim.
 var others = []string{
-	"Claim", "Close", "Self", "Sandbox", "Changes",
-	"AllSecrets", "Contexts", "Events", "EventsBefore", "EventsOfKey", "FreeForSnapshot", "Keys", "LastEvents", "Needed",
+	"Claim", "Close", "Self", "Sandbox", "Others", "Changes",
+	"AllSecrets", "Contexts", "Events", "EventsBefore", "EventsOfKey", "FreeForSnapshot", "Keys", "LastEvents", "Needed", "Replica", "Replicas",
 	"SSHKeys", "Sandboxes", "Servers", "Snapshots", "Templates", "Volumes", "Webhooks",
 }
 
@@ -292,6 +309,8 @@ func all(t *testing.T, s store.Store) map[string]any {
 	note("contexts", contexts, err)
 	webhooks, err := s.Webhooks(ctx)
 	note("webhooks", webhooks, err)
+	replicas, err := s.Replicas(ctx)
+	note("replicas", replicas, err)
 	note("servers", servers(t, s), nil)
 	return has
 }
@@ -310,6 +329,7 @@ func testFenced(t *testing.T, h harness) {
 	old := openLeased(t, h)
 	furnish(t, old)
 	claim(t, old, server("one", "here"), time.Hour)
+	lose(t, h, old)
 	claim(t, h.share(t, old), server("one", "here"), time.Hour)
 	before := all(t, old)
 	for name, write := range listed {
@@ -331,6 +351,7 @@ func testFenced(t *testing.T, h harness) {
 		s := openLeased(t, h)
 		furnish(t, s)
 		claim(t, s, server("one", "here"), time.Hour)
+		lose(t, h, s)
 		if err := write(t.Context(), s); err != nil {
 			t.Errorf("%s of the store that has the server: %v", name, err)
 		}

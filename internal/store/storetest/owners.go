@@ -107,11 +107,11 @@ func testOwners(t *testing.T, h harness) {
 var (
 	ofOwner = []string{
 		"Commit", "CommitEnd", "CommitSnapshot", "Forget", "ChangeSnapshot", "RemoveSnapshot", "RemoveVolume", "RemoveTemplate",
-		"AddContext", "ChangeContext", "RemoveContext",
+		"AddContext", "ChangeContext", "RemoveContext", "PutReplica",
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Release", "Renew", "RemoveKey",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "RemoveKey", "Take",
 	}
 )
 
@@ -119,6 +119,7 @@ var (
 func testElsewhere(t *testing.T, h harness) {
 	one, two := twoServers(t, h)
 	furnish(t, one)
+	lose(t, h, one)
 	listed := writes()
 	for name := range listed {
 		if slices.Contains(ofOwner, name) == slices.Contains(ofAll, name) {
@@ -234,11 +235,12 @@ func testChanges(t *testing.T, h harness) {
 		}
 		return all
 	}
-	kinds := []store.Kind{store.KindEvents, store.KindKeys, store.KindSSHKeys, store.KindSecrets, store.KindWebhooks, store.KindVolumes, store.KindSnapshots, store.KindTemplates}
+	kinds := []store.Kind{store.KindEvents, store.KindKeys, store.KindSSHKeys, store.KindSecrets, store.KindWebhooks, store.KindVolumes, store.KindSnapshots, store.KindTemplates, store.KindOwners}
 	if got := read(one); len(got) != len(kinds) || got[store.KindEvents] != 0 {
 		t.Errorf("at first: %v", got)
 	}
 	furnish(t, one)
+	lose(t, h, one)
 	listed, s := writes(), one
 	next := func() store.Sandbox { return latest(t, s, sandbox("a", 3)) }
 	steps := []struct {
@@ -291,6 +293,9 @@ func testChanges(t *testing.T, h harness) {
 		{name: "Secret"},
 		{name: "Elect"},
 		{name: "Renew"},
+		{name: "PutReplica"},
+		{name: "Leave", kinds: []store.Kind{store.KindOwners}},
+		{name: "Take", kinds: []store.Kind{store.KindOwners, store.KindEvents}},
 		{name: "RemoveKey", kinds: []store.Kind{store.KindKeys, store.KindSSHKeys, store.KindSecrets}},
 	}
 	for _, step := range steps {

@@ -148,3 +148,16 @@ func testAdoptionWriters(t *testing.T, h harness) {
 	}
 	wantNeeded(t, s, "", map[string]bool{"i1": has > 0, "l1": has > 0})
 }
+
+// testPartsOfServers: what another server needs is called so on its own disk.
+func testPartsOfServers(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	commit(t, one, asleepAt("a", memoryOf("i1", "l1")))
+	commit(t, two, asleepAt("b", memoryOf("i2", "l2")))
+	if err := two.CommitSnapshot(t.Context(), store.Snapshot{ID: "s", Checkpoint: memoryOf("i3", "l1")}, latest(t, two, asleepAt("b", memoryOf("i2", "l2"))), nil); err != nil {
+		t.Fatal(err)
+	}
+	wantNeeded(t, one, "", map[string]bool{"i1": true, "l1": true, "i2": false, "l2": false, "i3": false})
+	wantNeeded(t, two, "", map[string]bool{"i1": false, "l1": true, "i2": true, "l2": true, "i3": true})
+	wantNeeded(t, one, "a", map[string]bool{"i1": false, "l1": false})
+}

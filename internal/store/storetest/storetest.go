@@ -102,12 +102,20 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"Fenced", testFenced},
 		{"LeaseWriters", testLeaseWriters},
 		{"Owners", testOwners},
+		{"PartsOfServers", testPartsOfServers},
 		{"Elsewhere", testElsewhere},
 		{"OverServers", testOverServers},
 		{"Changes", testChanges},
 		{"Elect", testElect},
 		{"Ownerless", testOwnerless},
 		{"Address", testAddress},
+		{"Replicas", testReplicas},
+		{"ReplicaEnds", testReplicaEnds},
+		{"Take", testTake},
+		{"TakeRefused", testTakeRefused},
+		{"TakeLost", testTakeLost},
+		{"TakeAfterAnOutage", testTakeAfterAnOutage},
+		{"TakeTogether", testTakeTogether},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}
@@ -157,7 +165,7 @@ func testEveryField(t *testing.T, h harness) {
 	fill(t, &vol, utc)
 
 	standingBy := sb
-	standingBy.Light = true // which is not stored
+	standingBy.Light, standingBy.Durability, standingBy.Unreplicated = true, store.Local, "full" // which are not stored
 	commitFilled(t, s, standingBy, line)
 	if err := s.AddKey(t.Context(), key); err != nil {
 		t.Fatal(err)

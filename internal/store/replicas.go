@@ -1,0 +1,225 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
+)
+
+// Replica is a copy of a sandbox's checkpoint in object storage, from which any server of
+// the database can make the checkpoint again. A sandbox has one at most.
+type Replica struct {
+	Sandbox    string
+	Checkpoint string // the id of the checkpoint whose copy it is
+	Index      string // under which the object storage has the list of its parts
+	Bytes      int64  // of the copy
+	At         time.Time
+}
+
+// Durability says where the checkpoint of a sandbox is. It is empty where there is no object
+// storage, and for a sandbox that has none.
+type Durability string
+
+// Where a checkpoint is.
+const (
+	Local      Durability = "local"      // on the disk of its server alone
+	Replicated Durability = "replicated" // in object storage too
+)
+
+// LostAfter is for how long the lease of a server must be over until what it has running is
+// taken for lost: one that is started again goes on with it. What it has asleep can be
+// taken as soon as its lease is over.
+const LostAfter = time.Minute
+
+// Replicas are the copies of checkpoints, and how a sandbox gets another owner by them.
+type Replicas interface {
+	// PutReplica makes r the replica of its sandbox, and returns the one that it had
+	// before; nil for none. It is an errdef.NotFound if there is no such sandbox, or if it
+	// has ended, and ErrElsewhere if another server has it. A replica is removed by the
+	// commit of its sandbox's end.
+	PutReplica(ctx context.Context, r Replica) (before *Replica, err error)
+	// Replica returns that of a sandbox; errdef.NotFound for none.
+	Replica(ctx context.Context, sandbox string) (Replica, error)
+	// Replicas returns all of them.
+	Replicas(ctx context.Context) ([]Replica, error)
+	// Take is Commit of a sandbox of another server, sb.Owner, whose lease is over, and of
+	// which this server has made a checkpoint from its replica: the one that the record has
+	// now. This server has the sandbox from then on, and the replica is one of its
+	// checkpoint, which is the same by another name. Nothing happens, and it is ErrElsewhere,
+	// while another server may still go on with the sandbox: its lease lasts, or it had it
+	// running, or was about to, and is not gone for [LostAfter]. It is errdef.Conflict where the
+	// record is not of the revision of sb, and with code "not_replicated" where the stored
+	// record has another checkpoint than the replica is of. What has ended, or is being
+	// killed, is errdef.NotFound.
+	Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
+}
+
+// codeNotReplicated is the code of ErrNotReplicated.
+const codeNotReplicated = "not_replicated"
+
+// ErrNotReplicated says that there is no replica of the checkpoint that a sandbox has.
+func ErrNotReplicated(id string) error {
+	return errdef.New(errdef.Conflict, codeNotReplicated, "the object storage has no copy of the last checkpoint of sandbox %s, and no other server can go on with it", id).
+		WithRemedy("start the server again that has the sandbox").With("sandbox", id)
+}
+
+// IsNotReplicated reports whether an error is one of ErrNotReplicated.
+func IsNotReplicated(err error) bool { return errdef.CodeOf(err) == codeNotReplicated }
+
+// Takes returns why the server self cannot take the sandbox with the record sb from has, the
+// stored record, with its replica. The lease of its owner has been over for that long.
+func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
+	asleep := has.Record.State == lifecycle.Paused && has.Record.Op == nil
+	if planted.In(planted.EagerTake) {
+		over = LostAfter
+	}
+	switch {
+	case has.Owner == self:
+		return ErrChanged(sb.ID)
+	case has.Owner != sb.Owner, over < 0, over < LostAfter && !asleep:
+		return ErrElsewhere("sandbox "+sb.ID, has.Owner)
+	case has.Record.State == lifecycle.Terminated:
+		return ErrSandboxNotFound(sb.ID)
+	case has.Rev != sb.Rev:
+		return ErrChanged(sb.ID)
+	case has.Record.Checkpoint == nil, sb.Record.Checkpoint == nil, r.Checkpoint != has.Record.Checkpoint.ID:
+		return ErrNotReplicated(sb.ID)
+	}
+	return nil
+}
+
+// replicas is the part of a database with the copies of checkpoints.
+type replicas struct{ s *SQL }
+
+const selectReplicas = `SELECT sandbox, checkpoint, index_key, bytes, at FROM replicas`
+
+func scanReplica(rows *sql.Rows) (r Replica, err error) {
+	var at string
+	if err := rows.Scan(&r.Sandbox, &r.Checkpoint, &r.Index, &r.Bytes, &at); err != nil {
+		return r, err
+	}
+	r.At, err = time.Parse(stampLayout, at)
+	return r, err
+}
+
+// replicaOf returns the replica of a sandbox; nil for none.
+func replicaOf(ctx context.Context, q querier, sandbox string) (*Replica, error) {
+	all, err := collect(ctx, q, scanReplica, selectReplicas+` WHERE sandbox = ?`, sandbox)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
+// PutReplica implements [Store].
+func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, err error) {
+	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := x.s.own(ctx, tx, ownedSandboxes, r.Sandbox); err != nil {
+			return err
+		}
+		state, err := stateOf(ctx, tx, r.Sandbox)
+		if err == nil && state == lifecycle.Terminated {
+			err = ErrSandboxNotFound(r.Sandbox)
+		}
+		if err != nil {
+			return err
+		}
+		if before, err = replicaOf(ctx, tx, r.Sandbox); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `
+			INSERT INTO replicas (sandbox, checkpoint, index_key, bytes, at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT (sandbox) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at`,
+			r.Sandbox, r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
+		return err
+	})
+	if err != nil {
+		return nil, x.s.explain(err, "put the replica of sandbox %s", r.Sandbox)
+	}
+	return before, nil
+}
+
+// ErrReplicaNotFound is what is returned where a sandbox has no replica.
+func ErrReplicaNotFound(sandbox string) error {
+	return errdef.New(errdef.NotFound, "replica_not_found", "the object storage has no copy of a checkpoint of sandbox %s", sandbox)
+}
+
+// Replica implements [Store].
+func (x replicas) Replica(ctx context.Context, sandbox string) (Replica, error) {
+	r, err := replicaOf(ctx, x.s.reader, sandbox)
+	switch {
+	case err != nil:
+		return Replica{}, x.s.explain(err, "read the replica of sandbox %s", sandbox)
+	case r == nil:
+		return Replica{}, ErrReplicaNotFound(sandbox)
+	}
+	return *r, nil
+}
+
+// Replicas implements [Store]; they come by sandbox.
+func (x replicas) Replicas(ctx context.Context) ([]Replica, error) {
+	all, err := collect(ctx, x.s.reader, scanReplica, selectReplicas+` ORDER BY sandbox`)
+	return all, x.s.explain(err, "read replicas")
+}
+
+// Take implements [Store].
+func (x replicas) Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error {
+	return x.s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error { return x.take(ctx, tx, sb) }, nothing)
+}
+
+// take makes this server the owner of a sandbox, and its replica one of the checkpoint that
+// the record is to have, before that is committed.
+func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
+	found, err := collect(ctx, tx, scanSandbox, selectSandboxes+` WHERE id = ?`, sb.ID)
+	switch {
+	case err != nil:
+		return err
+	case len(found) == 0:
+		return ErrChanged(sb.ID)
+	}
+	r, err := replicaOf(ctx, tx, sb.ID)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		r = &Replica{}
+	}
+	self := x.s.Self()
+	over, err := x.goneFor(ctx, tx, self, found[0].Owner)
+	if err != nil {
+		return err
+	}
+	if err := r.Takes(sb, found[0], self, over); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ? WHERE sandbox = ?`, sb.Record.Checkpoint.ID, sb.ID); err != nil {
+		return err
+	}
+	if _, err = tx.ExecContext(ctx, `UPDATE sandboxes SET owner = ? WHERE id = ?`, self, sb.ID); err != nil {
+		return err
+	}
+	return changed(ctx, tx, KindOwners)
+}
+
+// goneFor returns for how long a server is gone as another knows it. One that is not among the
+// servers is gone for as long as that has been there.
+func (x replicas) goneFor(ctx context.Context, tx *sql.Tx, self, owner string) (time.Duration, error) {
+	all, err := collect(ctx, tx, scanServer, x.s.selectServers())
+	if err != nil {
+		return 0, err
+	}
+	return Gone(all, self, owner), nil
+}
+
+// dropReplica removes the replica of a sandbox with the commit of its end.
+func dropReplica(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
+	if sb.Record.State != lifecycle.Terminated {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, `DELETE FROM replicas WHERE sandbox = ?`, sb.ID)
+	return err
+}

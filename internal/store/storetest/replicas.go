@@ -1,0 +1,442 @@
+package storetest
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// asleep returns a paused record with a checkpoint of one layer.
+func asleep(id string, n int64, checkpoint string) store.Sandbox {
+	sb := sandbox(id, n)
+	sb.Record.State = lifecycle.Paused
+	sb.Record.Checkpoint = &lifecycle.Checkpoint{ID: checkpoint, Mode: lifecycle.Memory, Stack: []string{"layer " + checkpoint}}
+	return sb
+}
+
+// putReplica stores the replica of a checkpoint.
+func putReplica(t *testing.T, s store.Store, sandbox, checkpoint string) store.Replica {
+	t.Helper()
+	r := store.Replica{Sandbox: sandbox, Checkpoint: checkpoint, Index: "index of " + checkpoint, Bytes: 7, At: epoch}
+	if _, err := s.PutReplica(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// lose adds a sandbox called lost, with a replica, of a server called gone, whose lease has
+// been over for as long as it takes.
+func lose(t *testing.T, h harness, s store.Store) {
+	t.Helper()
+	gone := h.share(t, s)
+	claim(t, gone, server("gone", "away"), -store.LostAfter)
+	commit(t, gone, asleep("lost", 1, "cp"))
+	putReplica(t, gone, "lost", "cp")
+	leave(t, gone, store.LostAfter)
+	if err := gone.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leave has a server stop in order, whose lease has been over for so long then.
+func leave(t *testing.T, s store.Store, ago time.Duration) {
+	t.Helper()
+	if err := s.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Renew(t.Context(), -ago); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantReplicas(t *testing.T, s store.Store, want ...store.Replica) {
+	t.Helper()
+	if got, err := s.Replicas(t.Context()); err != nil || !slices.Equal(got, want) {
+		t.Errorf("Replicas = %+v, %v; want %+v", got, err, want)
+	}
+	for _, r := range want {
+		if got, err := s.Replica(t.Context(), r.Sandbox); err != nil || got != r {
+			t.Errorf("Replica(%s) = %+v, %v; want %+v", r.Sandbox, got, err, r)
+		}
+	}
+}
+
+func wantElsewhere(t *testing.T, what string, err error, server string) {
+	t.Helper()
+	if has, ok := store.Elsewhere(err); !ok || has != server || !store.Refused(err) {
+		t.Errorf("%s: %v, want that server %s has it", what, err, server)
+	}
+}
+
+// testReplicas: a sandbox has one replica at most, which its own server puts.
+func testReplicas(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	wantReplicas(t, one)
+	_, err := one.Replica(t.Context(), "a")
+	wantCode(t, err, "replica_not_found")
+	var in, want store.Replica
+	fill(t, &in, elsewhere)
+	fill(t, &want, utc)
+	in.Sandbox, want.Sandbox = "b", "b"
+	commit(t, one, sandbox("b", 1))
+	commit(t, one, sandbox("a", 1))
+	if before, err := one.PutReplica(t.Context(), in); err != nil || before != nil {
+		t.Errorf("the first replica has come after %+v, %v", before, err)
+	}
+	wantReplicas(t, two, want)
+	first := putReplica(t, one, "a", "cp1")
+	wantReplicas(t, one, first, want)
+
+	next := store.Replica{Sandbox: "a", Checkpoint: "cp2", Index: "other", Bytes: 1 << 40, At: utc(9)}
+	_, err = two.PutReplica(t.Context(), next)
+	wantElsewhere(t, "the replica of another server's sandbox", err, "one")
+	wantReplicas(t, one, first, want)
+	if before, err := one.PutReplica(t.Context(), next); err != nil || before == nil || *before != first {
+		t.Errorf("a replica has come after %+v, %v; want %+v", before, err, first)
+	}
+	wantReplicas(t, two, next, want)
+	next.Sandbox = "unknown"
+	_, err = one.PutReplica(t.Context(), next)
+	wantCode(t, err, "sandbox_not_found")
+	next.Sandbox = "a"
+	wantReplicas(t, h.reopen(t, one), next, want)
+}
+
+// testReplicaEnds: a replica goes with the commit in which its sandbox ends, and there is
+// none of what has ended.
+func testReplicaEnds(t *testing.T, h harness) {
+	s := h.open(t)
+	stays := sandbox("stays", 1)
+	commit(t, s, stays)
+	has := putReplica(t, s, "stays", "cp")
+	dying := terminated("dying")
+	dying.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Killing, Attempt: 1}
+	for id, end := range map[string]func(store.Sandbox) error{
+		"Commit":    func(sb store.Sandbox) error { return s.Commit(t.Context(), sb, nil) },
+		"CommitEnd": func(sb store.Sandbox) error { _, err := s.CommitEnd(t.Context(), sb, nil); return err },
+		"dying": func(sb store.Sandbox) error {
+			dying.Rev = sb.Rev
+			return s.Commit(t.Context(), dying, nil)
+		},
+	} {
+		commit(t, s, sandbox(id, 1))
+		r := putReplica(t, s, id, "cp")
+		sb := terminated(id)
+		wantClass(t, errdef.Conflict, func() error { sb.Rev = 9; return end(sb) })
+		if got, err := s.Replica(t.Context(), id); err != nil || got != r {
+			t.Errorf("after an end that was refused: %+v, %v", got, err)
+		}
+		if err := end(latest(t, s, sb)); err != nil {
+			t.Fatal(err)
+		}
+		wantReplicas(t, s, has)
+		_, err := s.PutReplica(t.Context(), r)
+		wantCode(t, err, "sandbox_not_found")
+		wantReplicas(t, s, has)
+		forget(t, s, id)
+		_, err = s.PutReplica(t.Context(), r)
+		wantCode(t, err, "sandbox_not_found")
+		commit(t, s, sandbox(id, 1)) // one of the same id has none
+		wantReplicas(t, s, has)
+	}
+}
+
+// testTake: a server that is over loses a sandbox to another, with all that it is.
+func testTake(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	addKey(t, one, key(1, epoch))
+	was := asleep("a", 1, "cp")
+	was.Config.Key, was.Config.Name = "key-1", "name"
+	commit(t, one, was, entry(1))
+	commit(t, one, asleep("b", 1, "cp b"))
+	r, other := putReplica(t, one, "a", "cp"), putReplica(t, one, "b", "cp b")
+	if err := one.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	has, err := two.Sandbox(t.Context(), "a")
+	if err != nil || has.Owner != "one" {
+		t.Fatalf("%+v, %v", has, err)
+	}
+	sb := asleep("a", 2, "made")
+	sb.Config, sb.Rev, sb.Owner = was.Config, has.Rev, has.Owner
+	if err := two.Take(t.Context(), sb, []lifecycle.Entry{entry(2), entry(3)}); err != nil {
+		t.Fatal(err)
+	}
+	taken := sb
+	taken.Owner, taken.Rev = "two", has.Rev+1
+	r.Checkpoint = "made"
+	for _, s := range []store.Store{one, two} {
+		if got, err := s.Sandbox(t.Context(), "a"); err != nil || !reflect.DeepEqual(got, taken) {
+			t.Errorf("taken is %+v, %v; want %+v", got, err, taken)
+		}
+		if got := generations(events(t, s, "a", 0, 10)); !slices.Equal(got, []int64{1, 2, 3}) {
+			t.Errorf("events are %v, want those of the take at the end", got)
+		}
+		wantOwners(t, s, map[string]string{"sandbox a": "two", "sandbox b": "one"})
+		wantReplicas(t, s, r, other)
+		for part, want := range map[string]bool{"layer cp": false, "layer made": s == two} {
+			if got, err := s.Needed(t.Context(), part, ""); err != nil || got != want {
+				t.Errorf("%s is needed: %v, %v", part, got, err)
+			}
+		}
+	}
+
+	// Who had it finds out with its next commit, also where the key has no room for that.
+	if err := one.Renew(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.UpdateKey(t.Context(), "key-1", store.KeyChange{Limits: toLimits(store.KeyLimits{Sandboxes: 1, MemoryMiB: 1})}); err != nil {
+		t.Fatal(err)
+	}
+	for _, rev := range []int64{has.Rev, taken.Rev} {
+		running := sandbox("a", 9)
+		running.Config, running.Rev = was.Config, rev
+		wantElsewhere(t, "a commit of the owner before", one.Commit(t.Context(), running, []lifecycle.Entry{entry(9)}), "two")
+		running.Config.Limits.MemoryMiB = 2
+		wantElsewhere(t, "a commit that is above a limit, of the owner before", one.Commit(t.Context(), running, nil), "two")
+	}
+	_, err = one.PutReplica(t.Context(), r)
+	wantElsewhere(t, "a replica of the owner before", err, "two")
+	wantReplicas(t, one, r, other)
+	wantCode(t, two.Commit(t.Context(), namedSandbox("c", "key-1", "name"), nil), "key_limit_reached")
+	next := taken
+	next.Record.Generation = 3
+	if err := two.Commit(t.Context(), next, nil); err != nil {
+		t.Errorf("a commit of the new owner: %v", err)
+	}
+	wantReplicas(t, h.reopen(t, two), r, other)
+}
+
+// testTakeRefused: nothing happens where a sandbox may not be taken.
+func testTakeRefused(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	limited := key(1, epoch)
+	limited.Limits = store.KeyLimits{Running: 1}
+	addKey(t, one, limited)
+	runs := sandbox("runs", 1)
+	runs.Config.Key = "key-1"
+	commit(t, two, runs)
+	was := asleep("a", 1, "cp")
+	was.Config.Key = "key-1"
+	commit(t, one, was, entry(1))
+	commit(t, one, asleep("none", 1, "cp"))
+	commit(t, one, asleep("other", 1, "cp2"))
+	fresh := asleep("fresh", 1, "")
+	fresh.Record.Checkpoint = nil
+	commit(t, one, fresh)
+	dying := terminated("dying")
+	dying.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Killing, Attempt: 1}
+	commit(t, one, dying)
+	commit(t, one, terminated("dead"))
+	commit(t, two, asleep("mine", 1, "cp"))
+	for _, id := range []string{"a", "other"} {
+		putReplica(t, one, id, "cp")
+	}
+	putReplica(t, one, "fresh", "")
+	putReplica(t, two, "mine", "cp")
+
+	take := func(s store.Store, id, owner string, change func(*store.Sandbox)) error {
+		sb := latest(t, s, asleep(id, 2, "made"))
+		sb.Owner, sb.Config.Key = owner, was.Config.Key
+		change(&sb)
+		return s.Take(t.Context(), sb, []lifecycle.Entry{entry(2)})
+	}
+	asItIs := func(*store.Sandbox) {}
+	before := all(t, two)
+	wantElsewhere(t, "while its lease lasts", take(two, "a", "one", asItIs), "one")
+	leave(t, one, time.Hour)
+	delete(before, "servers")
+	for _, c := range []struct {
+		what, id, owner string
+		change          func(*store.Sandbox)
+		want            string // the code
+	}{
+		{"of another revision", "a", "one", func(sb *store.Sandbox) { sb.Rev++ }, "record_changed"},
+		{"of an earlier revision", "a", "one", func(sb *store.Sandbox) { sb.Rev = 0 }, "record_changed"},
+		{"unknown", "unknown", "one", func(sb *store.Sandbox) { sb.Rev = 1 }, "record_changed"},
+		{"unknown and new", "unknown", "one", asItIs, "record_changed"},
+		{"one's own", "mine", "one", asItIs, "record_changed"},
+		{"known as one's own", "mine", "two", asItIs, "record_changed"},
+		{"of a third server", "a", "three", asItIs, "on_another_server"},
+		{"of no server", "a", "", asItIs, "on_another_server"},
+		{"believed to be one's own", "a", "two", asItIs, "on_another_server"},
+		{"without a replica", "none", "one", asItIs, "not_replicated"},
+		{"with a replica of another checkpoint", "other", "one", asItIs, "not_replicated"},
+		{"without a checkpoint", "fresh", "one", asItIs, "not_replicated"},
+		{"to be without a checkpoint", "a", "one", func(sb *store.Sandbox) { sb.Record.Checkpoint = nil }, "not_replicated"},
+		{"that is being killed", "dying", "one", asItIs, "sandbox_not_found"},
+		{"that has ended", "dead", "one", asItIs, "sandbox_not_found"},
+		{"that is to run, for which its key has no room", "a", "one", func(sb *store.Sandbox) { sb.Record.State = lifecycle.Running }, "key_limit_reached"},
+	} {
+		err := take(two, c.id, c.owner, c.change)
+		if code(err) != c.want || !store.Refused(err) || store.IsNotReplicated(err) != (c.want == "not_replicated") {
+			t.Errorf("a sandbox %s: %v, want code %q", c.what, err, c.want)
+		}
+		if c.want == "on_another_server" {
+			wantElsewhere(t, c.what, err, "one")
+		}
+		now := all(t, two)
+		for what := range maps.Keys(before) {
+			if !reflect.DeepEqual(now[what], before[what]) {
+				t.Fatalf("the take of a sandbox %s has changed the %s: %+v, want %+v", c.what, what, now[what], before[what])
+			}
+		}
+	}
+	if err := take(two, "a", "one", asItIs); err != nil {
+		t.Errorf("once nothing is in the way: %v", err)
+	}
+}
+
+// testTakeLost: what a server may go on with is its own for longer than its lease.
+func testTakeLost(t *testing.T, h harness) {
+	for name, c := range map[string]struct {
+		state lifecycle.State
+		phase lifecycle.Phase
+		soon  bool // can be taken as soon as the lease is over
+	}{
+		"paused":              {lifecycle.Paused, lifecycle.None, true},
+		"resuming":            {lifecycle.Paused, lifecycle.Resuming, false},
+		"paused and restored": {lifecycle.Paused, lifecycle.Pausing, false},
+		"running":             {lifecycle.Running, lifecycle.None, false},
+		"pausing":             {lifecycle.Running, lifecycle.Pausing, false},
+		"snapshotting":        {lifecycle.Running, lifecycle.Snapshotting, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := twoServers(t, h)
+			was := asleep("a", 1, "cp")
+			was.Record.State = c.state
+			if c.phase != lifecycle.None {
+				was.Record.Op = &lifecycle.Operation{ID: "op", Phase: c.phase, Attempt: 1}
+			}
+			commit(t, one, was)
+			putReplica(t, one, "a", "cp")
+			take := func() error {
+				sb := latest(t, two, asleep("a", 2, "made"))
+				sb.Owner = "one"
+				return two.Take(t.Context(), sb, nil)
+			}
+			wantElsewhere(t, "while the lease lasts", take(), "one")
+			leave(t, one, store.LostAfter/2)
+			err := take()
+			if c.soon {
+				if err != nil {
+					t.Errorf("the lease is over: %v", err)
+				}
+				return
+			}
+			wantElsewhere(t, "before the server is gone for long", err, "one")
+			leave(t, one, store.LostAfter)
+			if err := take(); err != nil {
+				t.Errorf("the server is gone: %v", err)
+			}
+		})
+	}
+
+	// Nobody waits for a server that is not known.
+	s := h.open(t)
+	commit(t, s, sandbox("a", 1)) // which adopts none but the first
+	one, two := h.share(t, s), h.share(t, s)
+	claim(t, one, server("one", "here"), time.Hour)
+	claim(t, two, server("two", "there"), time.Hour)
+	late := asleep("late", 1, "cp")
+	late.Record.State = lifecycle.Running
+	commit(t, s, late)
+	putReplica(t, s, "late", "cp")
+	if err := two.Take(t.Context(), latest(t, two, asleep("late", 2, "made")), nil); err != nil {
+		t.Errorf("of a server that is not known: %v", err)
+	}
+	if sb, err := one.Sandbox(t.Context(), "late"); err != nil || sb.Owner != "two" {
+		t.Errorf("it is of %q, %v", sb.Owner, err)
+	}
+}
+
+// testTakeTogether: of the servers that take a sandbox at once, one has it.
+func testTakeTogether(t *testing.T, h harness) {
+	const most = 4
+	gone := h.open(t)
+	claim(t, gone, server("gone", "away"), 0)
+	leave(t, gone, 0)
+	var stores []store.Store
+	for i := range most {
+		s := h.share(t, gone)
+		claim(t, s, server(fmt.Sprint("srv", i), fmt.Sprint("place", i)), time.Hour)
+		stores = append(stores, s)
+	}
+	for n := range 5 {
+		id := fmt.Sprint("box", n)
+		commit(t, gone, asleep(id, 1, "cp"+id))
+		putReplica(t, gone, id, "cp"+id)
+		done := make([]bool, most)
+		took := atOnce(t, most, errdef.Conflict, func(i int) error {
+			sb := asleep(id, 2, fmt.Sprint("made by ", i))
+			sb.Rev, sb.Owner = 1, "gone"
+			err := stores[i].Take(t.Context(), sb, []lifecycle.Entry{entry(2)})
+			done[i] = err == nil
+			return err
+		})
+		winner := slices.Index(done, true)
+		if took != 1 {
+			t.Fatalf("%d servers have taken the sandbox", took)
+		}
+		sb, err := gone.Sandbox(t.Context(), id)
+		r, err2 := gone.Replica(t.Context(), id)
+		if made := fmt.Sprint("made by ", winner); err != nil || err2 != nil || sb.Owner != fmt.Sprint("srv", winner) || sb.Rev != 2 || sb.Record.Checkpoint.ID != made || r.Checkpoint != made {
+			t.Errorf("server %d has taken %+v, %v, with replica %+v, %v", winner, sb, err, r, err2)
+		}
+		if got := events(t, gone, id, 0, 10); len(got) != 1 {
+			t.Errorf("%d events, want that of the one", len(got))
+		}
+	}
+}
+
+// testTakeAfterAnOutage: a server that could not renew its own lease knows nothing of others
+// that could not either, until they had time to.
+func testTakeAfterAnOutage(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	commit(t, one, asleep("a", 1, "cp"))
+	putReplica(t, one, "a", "cp")
+	held := func() time.Duration {
+		t.Helper()
+		all, err := leasesOf(two).Servers(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[slices.IndexFunc(all, func(srv store.Server) bool { return srv.ID == "two" })].Held
+	}
+	before := held()
+	time.Sleep(20 * time.Millisecond)
+	if got := held(); got < before+15*time.Millisecond || got > time.Hour {
+		t.Errorf("its lease is held for %s, and was for %s", got, before)
+	}
+	began := time.Now()
+	for _, s := range []store.Store{one, two} {
+		if err := s.Renew(t.Context(), -time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := two.Renew(t.Context(), time.Hour); err != nil { // it is the first
+		t.Fatal(err)
+	}
+	if got := held(); got > time.Since(began)+5*time.Millisecond {
+		t.Errorf("after a gap its lease is held for %s", got)
+	}
+	if err := two.Renew(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	sb := latest(t, two, asleep("a", 2, "made"))
+	sb.Owner = "one"
+	wantElsewhere(t, "when the database is back", two.Take(t.Context(), sb, nil), "one")
+	if err := one.Release(t.Context()); err != nil { // which says that it has left
+		t.Fatal(err)
+	}
+	if err := two.Take(t.Context(), sb, nil); err != nil {
+		t.Errorf("once it has left: %v", err)
+	}
+}
