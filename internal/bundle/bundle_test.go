@@ -12,6 +12,7 @@ import (
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -481,4 +482,65 @@ func FuzzReader(f *testing.F) {
 			t.Errorf("%v", err)
 		}
 	})
+}
+
+// cutting notes where the parts of a bundle begin.
+type cutting struct {
+	bytes.Buffer
+	cuts []int
+	err  error
+}
+
+func (c *cutting) Cut() error {
+	c.cuts = append(c.cuts, c.Len())
+	return c.err
+}
+
+func (c *cutting) parts() []string {
+	var all []string
+	from := 0
+	for _, at := range append(slices.Clone(c.cuts), c.Len()) {
+		all = append(all, c.String()[from:at])
+		from = at
+	}
+	return all
+}
+
+// TestCutsPartWhatStaysTheSame writes the same sandbox twice, at other times: layers and
+// data of the image are parts that do not differ.
+func TestCutsPartWhatStaysTheSame(t *testing.T) {
+	m, c := sample(t)
+	var one, two cutting
+	if err := Write(&one, m, c); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(one.Bytes(), written(t, m, c)) {
+		t.Error("a bundle that is cut is not the one that is not")
+	}
+	m.ExportedAt = m.ExportedAt.Add(time.Hour)
+	m.Generation++
+	if err := Write(&two, m, c); err != nil {
+		t.Fatal(err)
+	}
+	// The manifest, two layers, header and data of two files, and the checksum.
+	a, b := one.parts(), two.parts()
+	if len(a) != 8 || len(b) != 8 {
+		t.Fatalf("%d and %d parts, want 8", len(a), len(b))
+	}
+	for i, same := range []bool{false, true, true, false, true, false, true, false} {
+		if len(a[i])%blockSize != 0 || len(a[i]) == 0 || (a[i] == b[i]) != same {
+			t.Errorf("part %d has %d bytes; is it the same: %t, want %t", i, len(a[i]), a[i] == b[i], same)
+		}
+	}
+	if want := strings.Repeat("p", 1000) + strings.Repeat("\x00", 24); a[4] != want {
+		t.Errorf("data of the image: %q", a[4])
+	}
+}
+
+func TestACutThatFailsEndsTheBundle(t *testing.T) {
+	m, c := sample(t)
+	broken := errors.New("broken")
+	if err := Write(&cutting{err: broken}, m, c); !errors.Is(err, broken) {
+		t.Errorf("%v, want the error of the cut", err)
+	}
 }

@@ -40,10 +40,21 @@ type Source interface {
 	ImageFile(name string) (io.ReadCloser, error)
 }
 
-// Write writes a bundle.
+// Cutter is a writer that is told where the parts of a bundle begin, so that those which
+// are the same in another bundle can be known as such. What a cut parts from the rest:
+// the manifest, each layer, the data of each file of the image with what pads it, and the
+// checksum. Layers and data are the same whenever a bundle of them is written; the rest is
+// not.
+type Cutter interface {
+	// Cut is called after the last byte of a part.
+	Cut() error
+}
+
+// Write writes a bundle. If w is a [Cutter], it is told of the parts.
 func Write(w io.Writer, m Manifest, from Source) error {
 	sum := sha256.New()
 	b := &writer{tw: tar.NewWriter(io.MultiWriter(w, sum)), at: m.ExportedAt}
+	b.cutter, _ = w.(Cutter)
 	m.Format = formatVersion
 	data, err := json.Marshal(m)
 	if err != nil {
@@ -55,7 +66,7 @@ func Write(w io.Writer, m Manifest, from Source) error {
 	if err := b.contents(m, from); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
-	if err := b.tw.Flush(); err != nil {
+	if err := b.cut(); err != nil {
 		return fmt.Errorf("write bundle: %w", err)
 	}
 	text := hex.EncodeToString(sum.Sum(nil))
@@ -69,13 +80,33 @@ func Write(w io.Writer, m Manifest, from Source) error {
 }
 
 type writer struct {
-	tw *tar.Writer
-	at time.Time
+	tw     *tar.Writer
+	cutter Cutter // nil for none
+	at     time.Time
+}
+
+// cut ends a part: first comes what pads it.
+func (b *writer) cut() error {
+	if err := b.tw.Flush(); err != nil {
+		return err
+	}
+	return b.cutHere()
+}
+
+// cutHere ends a part that nothing pads: what the archive is given it writes at once.
+func (b *writer) cutHere() error {
+	if b.cutter == nil {
+		return nil
+	}
+	return b.cutter.Cut()
 }
 
 func (b *writer) contents(m Manifest, from Source) error {
 	for n := range m.Layers {
 		dir := layerDir(n)
+		if err := b.cut(); err != nil {
+			return err
+		}
 		if err := from.Layer(n, func(e layer.Entry, data io.Reader) error { return b.entry(dir, e, data) }); err != nil {
 			return err
 		}
@@ -88,13 +119,29 @@ func (b *writer) contents(m Manifest, from Source) error {
 		if err != nil {
 			return err
 		}
-		err = b.file(imageDir+f.Name, f.Size, r)
+		err = b.imageFile(f, r)
 		_ = r.Close()
 		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// imageFile writes a file of the image. Its header has the time of the export, its data
+// has not.
+func (b *writer) imageFile(f layer.File, data io.Reader) error {
+	if err := b.cut(); err != nil {
+		return err
+	}
+	h := plain(imageDir+f.Name, f.Size, b.at)
+	if err := b.tw.WriteHeader(h); err != nil {
+		return fmt.Errorf("%s: %w", h.Name, err)
+	}
+	if err := b.cutHere(); err != nil {
+		return err
+	}
+	return b.data(h, data)
 }
 
 func layerDir(n int) string { return layersDir + strconv.Itoa(n) + "/" }
@@ -115,6 +162,11 @@ func (b *writer) write(h *tar.Header, data io.Reader) error {
 	if err := b.tw.WriteHeader(h); err != nil {
 		return fmt.Errorf("%s: %w", h.Name, err)
 	}
+	return b.data(h, data)
+}
+
+// data writes what a header was about.
+func (b *writer) data(h *tar.Header, data io.Reader) error {
 	if _, err := io.CopyN(b.tw, data, h.Size); err != nil {
 		return fmt.Errorf("%s: %w", h.Name, err)
 	}

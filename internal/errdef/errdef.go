@@ -101,7 +101,7 @@ func CodeOf(err error) string {
 
 // lasting are the codes of Unavailable that stay until somebody repairs what they
 // name.
-var lasting = []string{"checkpoint_damaged", "checkpoint_unreadable", "secrets_unreadable"}
+var lasting = []string{"checkpoint_damaged", "checkpoint_unreadable", "replica_damaged", "secrets_unreadable"}
 
 // Lasting reports whether no retry cures an error of this code, so that nobody is
 // told when to try again.

@@ -80,7 +80,7 @@ var layers = []layer{
 	},
 	{
 		name:     "records",
-		packages: []string{"internal/store", "internal/bundle", "internal/secret", "internal/audit"},
+		packages: []string{"internal/store", "internal/bundle", "internal/replica", "internal/secret", "internal/audit"},
 		may:      []string{"host", "core", "base"},
 		why:      "what is stored and exported must not depend on how it is used",
 	},
@@ -88,7 +88,7 @@ var layers = []layer{
 		name: "host",
 		packages: []string{
 			"internal/runtime", "internal/layer", "internal/image", "internal/template", "internal/volume",
-			"internal/blockdev", "internal/cgroup", "internal/egress", "internal/agentbin", "internal/backup",
+			"internal/blobs", "internal/blockdev", "internal/cgroup", "internal/egress", "internal/agentbin", "internal/backup",
 		},
 		may: []string{"base"},
 		why: "these packages work on the machine and know nothing of records, so that they can be tested without a server",
@@ -116,7 +116,7 @@ var layers = []layer{
 	{
 		name: "tests",
 		packages: []string{
-			"internal/api/apitest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
+			"internal/api/apitest", "internal/blobs/blobstest", "internal/cli/fakeserver", "internal/golden", "internal/powercut", "internal/runtime/drivertest",
 			"internal/runtime/fake", "internal/serve/certs/certstest", "internal/store/memstore", "internal/store/pgtest", "internal/store/storetest",
 			"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/testmode", "internal/tree/treetest",
 			"internal/ui/uitest",

@@ -16,7 +16,7 @@ import (
 // client's machine, in tests, or when the program is built.
 var elsewhere = []string{
 	"internal/agent", "internal/interpreter", "internal/cli", "internal/dockerfile", "internal/golden", "internal/planted", "internal/powercut", "internal/testmode",
-	"internal/runtime/drivertest", "internal/runtime/fake", "internal/store/storetest", "internal/store/memstore", "internal/store/pgtest", "internal/api/apitest",
+	"internal/runtime/drivertest", "internal/runtime/fake", "internal/store/storetest", "internal/store/memstore", "internal/store/pgtest", "internal/api/apitest", "internal/blobs/blobstest",
 	"internal/supervisor/agentclient/hostile", "internal/supervisor/contract", "internal/tree/treetest", "internal/ui/uitest", "internal/serve/certs/certstest",
 	"internal/runtime/gvisor/overlay", "internal/agentbin/pack", "internal/api/v1/gen",
 }
@@ -92,6 +92,9 @@ var bounds = map[place]string{
 	{"internal/layer.readFlat", "io.ReadAll"}:                             ownFile,
 	{"internal/mcp.Server.ServeListener", "http.Server"}:                  inRoom,
 	{"internal/mcp.readFile", "io.ReadAll"}:                               "what a tool of MCP reads of a file: at most what it asks for, in a request that is counted",
+	{"internal/replica.Open", "queue"}:                                    "ahead, of maxPiece bytes each",
+	{"internal/replica.Write", "queue"}:                                   "uploads and one, of maxPiece bytes each",
+	{"internal/replica.decode", "json.NewDecoder"}:                        inMemory,
 	{"internal/runtime/gvisor.awaitImage", "json.NewDecoder"}:             ownFile,
 	{"internal/runtime/gvisor.bePeer", "json.NewDecoder"}:                 ownFile,
 	{"internal/runtime/gvisor.local.startTaker", "json.NewDecoder"}:       ownFile,
