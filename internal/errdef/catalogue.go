@@ -214,6 +214,7 @@ var catalogue = []Entry{
 	{"refresh_needs_timeout", Invalid, both, "refreshOnActivity is on, but there is no timeout to restart.", "Set a timeout."},
 	{"replica_damaged", Unavailable, both, "The copy of the sandbox's checkpoint in object storage is not whole, or not as it was written.", "Start the server that had the sandbox: its checkpoint is there."},
 	{"replica_not_found", NotFound, neither, "The object storage has no copy of a checkpoint of the sandbox.", "Pause the sandbox: what is asleep is copied."},
+	{"replica_pending", Unavailable, both, "Object storage has no copy of the sandbox's checkpoint yet.", "Wait: it is copied in the background. The message says what failed, if something did."},
 	{"replica_too_new", Unsupported, both, "The copy of the sandbox's checkpoint in object storage was written by a newer version.", "Use that version on this server too, or a newer one."},
 	{"restore_failed", Unavailable, both, "The sandbox did not go back to the snapshot, because what it is now could not be kept. It runs on as it was.", "Try again, or have the state before discarded; the message and the event log say what failed."},
 	{"restore_unfinished", Conflict, neither, "Another restore to this directory is under way, or was cut off.", "If none is under way, remove the directory that the message names, and restore again."},

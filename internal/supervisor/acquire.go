@@ -137,6 +137,9 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) 
 	if b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
 		m.Op = ids.NewOp()
 	}
+	if b.disowned != nil {
+		return nil, nil, b.disowned
+	}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
 		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
 		Boots: b.sb.Config.Boots(access.Port, access.Path),

@@ -62,6 +62,7 @@ type box struct {
 	fault     checkpoint.Finding
 	ended     calls.Waiting
 	unsure    bool      // whether the last commit has happened
+	disowned  error     // another server has it; nil otherwise
 	tasks     tasks.Set // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
@@ -166,6 +167,7 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	b.noteCancel(res.Entries)
 	b.arm()
 	b.bed.Follow(b.sb.Record)
+	b.s.replicas.Follow(before, b.sb)
 	b.report(before, res)
 	b.actAll(res.Effects)
 	b.grantLocked()
@@ -227,7 +229,9 @@ func (b *box) fire() {
 	}
 	if _, err := b.applyLocked(lifecycle.TimerFired{Op: ids.NewOp(), Activity: act}); err != nil {
 		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
-		b.s.timers.Set(b, t.Add(storeRetry), false)
+		if b.disowned == nil {
+			b.s.timers.Set(b, t.Add(storeRetry), false)
+		}
 		return
 	}
 	b.s.metrics.Late(d, t)

@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/runtime"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/autopsy"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
@@ -97,7 +98,7 @@ const removalTries = 3
 func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 	for {
 		res, err := b.apply(ev)
-		if err == nil {
+		if _, gone := store.Elsewhere(err); err == nil || gone {
 			return res
 		}
 		b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)

@@ -80,7 +80,7 @@ func (b *box) explain() Explanation {
 	defer b.mu.Unlock()
 	t := ids.Now()
 	act := b.activityLocked(t)
-	e := Explanation{Sandbox: b.sb, Refusals: b.gate.Refusals()}
+	e := Explanation{Sandbox: b.s.replicas.Describe(b.sb), Refusals: b.gate.Refusals()}
 	e.Sandbox.Light = b.bed.Stays() != nil
 	e.Sandbox.Record.EndAt = awake.SoftEnd(b.sb.Record, act, t)
 	if e.LastActive = b.sb.ActiveAt; !e.Sandbox.Light {

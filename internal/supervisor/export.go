@@ -20,12 +20,17 @@ type Export = moving.Export
 // errdef.WrongState with code "not_paused". It wakes nothing, and the sandbox may
 // wake meanwhile.
 func (s *Supervisor) Export(ctx context.Context, id string) (*Export, error) {
+	return export(ctx, s, id, lifecycle.Paused)
+}
+
+// export is Export of a sandbox that is paused, or in another state and has a checkpoint.
+func export(ctx context.Context, s *Supervisor, id string, or lifecycle.State) (*Export, error) {
 	b, err := s.box(id)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		right, ended, err := b.beginExport()
+		right, ended, err := b.beginExport(or)
 		if err != nil {
 			return nil, err
 		}
@@ -41,7 +46,7 @@ func (s *Supervisor) Export(ctx context.Context, id string) (*Export, error) {
 
 // beginExport takes the right to read the checkpoint, or returns what tells the
 // end of the operation in flight.
-func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
+func (b *box) beginExport(or lifecycle.State) (moving.Right, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rec := b.sb.Record
@@ -50,7 +55,7 @@ func (b *box) beginExport() (moving.Right, <-chan calls.Ending, error) {
 		return moving.Right{}, nil, outcome.Alive(&b.sb)
 	case rec.Op != nil:
 		return moving.Right{}, b.awaitLocked(), nil
-	case rec.State != lifecycle.Paused:
+	case rec.State != lifecycle.Paused && (rec.State != or || rec.Checkpoint == nil):
 		return moving.Right{}, nil, errdef.New(errdef.WrongState, "not_paused", "the sandbox is %s; only a paused one can be exported", rec.State).
 			WithRemedy("pause it first")
 	}

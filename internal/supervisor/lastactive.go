@@ -12,12 +12,6 @@ import (
 // the time between two looks, of a sandbox that has been active since.
 const activeStale = 30 * time.Second
 
-// storesActivity reports whether a clock of the sandbox measures activity, so
-// that it is worth a commit of its own.
-func (b *box) storesActivity() bool {
-	return b.inst != nil && b.sb.Record.Settings.MeasuresWork()
-}
-
 // keepActivity stores the last activity of sandboxes again and again, so that a
 // server that comes after this one knows it; and tells of requests that stall,
 // for which no timer is set.
@@ -47,13 +41,13 @@ func (s *Supervisor) storeAllActivity(ctx context.Context) error {
 }
 
 // storeActivity commits the last activity if what is stored is older, and than
-// stale too. In the middle of an operation that stores it by itself.
+// stale too, where a clock measures it. In the middle of an operation that stores it by itself.
 func (b *box) storeActivity(stale time.Duration) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := ids.Now()
 	last, requested := b.lastActiveLocked(t)
-	if !b.storesActivity() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
+	if b.inst == nil || !b.sb.Record.Settings.MeasuresWork() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
 		return nil
 	}
 	next := b.sb

@@ -27,12 +27,8 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	slices.SortStableFunc(list, func(a, b store.Sandbox) int { return a.Record.EndedAt().Compare(b.Record.EndedAt()) })
 	for _, sb := range list {
 		b := newBox(s, sb)
-		s.mu.Lock() // one before may be forgotten
-		s.boxes[sb.ID] = b
-		s.mu.Unlock()
-		s.slots.Hold(sb)
-		s.creates.Restore(sb, b)
-		s.Note(sb)
+		register(s, b)
+		s.replicas.Follow(lifecycle.Record{}, sb)
 		if err := b.recover(ctx); err != nil {
 			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
 		}
@@ -41,6 +37,16 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	s.work.Wait()
 	s.RemovePassing(ctx)
 	return s.sweep(ctx)
+}
+
+// register makes a sandbox known that is in the store.
+func register(s *Supervisor, b *box) {
+	s.slots.Hold(b.sb)
+	s.creates.Restore(b.sb, b)
+	s.Note(b.sb)
+	s.mu.Lock() // one before may be forgotten
+	defer s.mu.Unlock()
+	s.boxes[b.id] = b
 }
 
 // recover looks whether the runtime of the record's generation is alive, and

@@ -26,6 +26,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/egress"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/layer"
@@ -59,9 +60,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/remains"
+	"github.com/drowse-dev/drowse/internal/supervisor/replication"
 	"github.com/drowse-dev/drowse/internal/supervisor/services"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/supervisor/takeover"
 	"github.com/drowse-dev/drowse/internal/supervisor/templates"
 	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
@@ -134,6 +137,12 @@ type Options struct {
 	// once if another process has claimed the server, and must not wait; nil for nobody.
 	Lease    tenure.Lease
 	OnFenced func()
+	// Blobs is where copies of checkpoints are kept, below a prefix that no other database
+	// has; nil for nowhere. Replicated says that a pause which is asked for is answered when
+	// its copy is there.
+	Blobs      blobs.Store
+	BlobPrefix string
+	Replicated bool
 	// LightSleep says how long frozen runtimes of paused sandboxes stay.
 	LightSleep lightsleep.Options
 }
@@ -149,6 +158,7 @@ type Supervisor struct {
 	*events.Log
 	*names.Book
 	*services.Board
+	*takeover.Taker
 	tokens.Tokens
 
 	o        Options
@@ -159,6 +169,7 @@ type Supervisor struct {
 	captures capture.Maker
 	remains  *remains.Remover
 	carrier  moving.Carrier
+	replicas *replication.Replicator // nil for none
 	merger   merging.Merger
 	guard    *disklimit.Guard
 
@@ -225,6 +236,15 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 		return s.thoseWith(func(c store.Config) bool { return c.Template == id })
 	}})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())
+	if err == nil && o.Blobs != nil {
+		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Export: func(ctx context.Context, id string) (*Export, error) {
+			return export(ctx, s, id, lifecycle.Running)
+		}})
+	}
+	if s.replicas != nil {
+		s.metrics.Add(s.replicas.Collector())
+	}
+	s.Taker = newTaker(s)
 	if err == nil {
 		err = s.recover(ctx)
 	}
@@ -236,6 +256,9 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.work.Go(func() { s.tenure.Follow(s.ctx, func(why error) { resign(s, why) }) })
 	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
+	if s.replicas != nil {
+		s.work.Go(func() { s.replicas.Run(s.ctx) })
+	}
 	s.work.Go(func() { s.light.Run(s.ctx) })
 	if o.ConfineEvery > 0 {
 		s.work.Go(s.confine)
@@ -268,9 +291,12 @@ func (s *Supervisor) furnish() {
 	s.captures = capture.New(capture.Options{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log})
 	s.carrier = moving.Carrier{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
-		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Unknown: s.unknown, CheckMounts: func(c store.Config) error { return s.CheckMounts(c) },
+		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Knows: s.Knows, CheckMounts: func(c store.Config) error { return s.CheckMounts(c) },
 	}
 	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Answers: s.guests.Answers, Pace: calls.NewPace(), Log: o.Log}
+	if o.Replicated {
+		s.Reception.Kept = func(ctx context.Context, id string) error { return s.replicas.Wait(ctx, id) }
+	}
 	s.guard = disklimit.NewGuard(disklimit.Options{
 		Layers: o.Layers, Space: s.space, Remove: o.Driver.Remove, Go: s.goOn, Log: o.Log,
 		LimitVolume: func(ctx context.Context, id string) string { return s.Limit(ctx, id) },
@@ -465,14 +491,6 @@ func (s *Supervisor) each(f func(*box)) {
 	for _, b := range boxes {
 		f(b)
 	}
-}
-
-// unknown refuses an id that a sandbox has.
-func (s *Supervisor) unknown(id string) error {
-	if _, err := s.box(id); err == nil {
-		return store.ErrSandboxExists(id)
-	}
-	return nil
 }
 
 func (s *Supervisor) forget(id string) {

@@ -51,7 +51,7 @@ func (b *box) view() store.Sandbox {
 }
 
 func (b *box) viewLocked() store.Sandbox {
-	sb := b.sb
+	sb := b.s.replicas.Describe(b.sb)
 	sb.Light = b.bed.Stays() != nil
 	if sb.Record.Settings.RefreshOnActivity != lifecycle.NoRefresh {
 		t := ids.Now()

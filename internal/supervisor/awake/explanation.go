@@ -26,6 +26,8 @@ type Explanation struct {
 	// Refusals are the last things outside that it did not get through to, newest
 	// first, as far as this server has seen them.
 	Refusals []egress.Refusal
+	// Gone is the server that has it, where that is gone; empty otherwise.
+	Gone string
 	// Transitions are the last entries of the event log, newest first.
 	Transitions []store.Event
 }

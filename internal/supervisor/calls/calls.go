@@ -75,6 +75,9 @@ type Reception struct {
 	Pauses  int
 	// Answers asks the agent in the runtime of a sandbox whether it is there.
 	Answers func(ctx context.Context, inst runtime.Instance, sandbox string) error
+	// Kept returns when what a sandbox sleeps as is in object storage too, for pauses that
+	// promise it; nil where none does.
+	Kept func(ctx context.Context, id string) error
 	// Pace is how often the sandboxes of each API key are changed: see NewPace.
 	Pace *ration.Pace
 	Log  *slog.Logger

@@ -9,6 +9,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
@@ -37,8 +38,12 @@ func (r *Reception) Pause(ctx context.Context, id string, q PauseRequest) error 
 				return err
 			}
 		}
-		if _, err := pause(ctx, b, ev, q.NoWait); !errors.Is(err, errStale) {
+		switch _, err := pause(ctx, b, ev, q.NoWait); {
+		case errors.Is(err, errStale):
+		case q.NoWait || r.Kept == nil || planted.In(planted.EarlyPromise) || err != nil && errdef.CodeOf(err) != "already_paused":
 			return err
+		default:
+			return cmp.Or(r.Kept(ctx, id), err)
 		}
 	}
 }

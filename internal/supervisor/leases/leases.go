@@ -26,6 +26,7 @@ type Desk struct {
 	// changed is closed when the leases, or how long to wait for them, have changed;
 	// nil while nobody waits.
 	changed chan struct{}
+	cutting sync.Mutex // guards cut, which Sever takes without mu
 	cut     *cut
 
 	// Draining says that a pause waits for requests to end, and accesses may still
@@ -44,6 +45,13 @@ type cut struct {
 // New returns a desk that gives leases, of an owner with a lock.
 func New(mu sync.Locker) *Desk { return &Desk{mu: mu, cut: newCut()} }
 
+func (c *cut) end(why error) {
+	if !c.over {
+		c.why, c.over = why, true
+		close(c.done)
+	}
+}
+
 func newCut() *cut { return &cut{done: make(chan struct{})} }
 
 // Give counts a lease. A request is one that a pause waits for. The channel is
@@ -53,6 +61,8 @@ func (d *Desk) Give(request bool) (ends <-chan struct{}, why func() error) {
 	if request {
 		d.requests++
 	}
+	d.cutting.Lock()
+	defer d.cutting.Unlock()
 	c := d.cut
 	return c.done, func() error { return c.why }
 }
@@ -96,15 +106,27 @@ func (d *Desk) Shorten(most time.Duration) {
 // Cut ends all leases, streams included.
 func (d *Desk) Cut(why error) {
 	d.Draining = false
+	d.cutting.Lock()
+	defer d.cutting.Unlock()
+	d.cut.end(why)
+}
+
+// Sever ends all leases that there are, and goes on giving leases, if there was no cut
+// before. The lock of the owner need not be held, who may be waiting for something.
+func (d *Desk) Sever(why error) {
+	d.cutting.Lock()
+	defer d.cutting.Unlock()
 	if !d.cut.over {
-		d.cut.why, d.cut.over = why, true
-		close(d.cut.done)
+		d.cut.end(why)
+		d.cut = newCut()
 	}
 }
 
 // Reopen gives leases again after a cut.
 func (d *Desk) Reopen() {
 	d.Draining = false
+	d.cutting.Lock()
+	defer d.cutting.Unlock()
 	if d.cut.over {
 		d.cut = newCut()
 	}

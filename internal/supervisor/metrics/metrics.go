@@ -46,6 +46,7 @@ type Metrics struct {
 	holds       *prometheus.Desc
 	light       light
 	keys        keys
+	more        []prometheus.Collector
 }
 
 // seconds spans what operations take, from a thaw to a large memory on a slow
@@ -88,8 +89,12 @@ func New(now func() State) *Metrics {
 }
 
 func (m *Metrics) parts() []prometheus.Collector {
-	return []prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals, m.light.wakes}
+	return append([]prometheus.Collector{m.transitions, m.durations, m.wake, m.lateness, m.written, m.freed, m.merges, m.refusals, m.light.wakes}, m.more...)
 }
+
+// Add has what another part counts among what the supervisor counts. It is called before
+// anybody asks for that.
+func (m *Metrics) Add(c prometheus.Collector) { m.more = append(m.more, c) }
 
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {

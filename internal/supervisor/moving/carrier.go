@@ -1,6 +1,7 @@
 package moving
 
 import (
+	"cmp"
 	"context"
 	goruntime "runtime"
 
@@ -59,9 +60,9 @@ type Carrier struct {
 	// AgentToken returns the secret by which the agent of a sandbox knows this
 	// server.
 	AgentToken func(sandbox string) string
-	// Unknown refuses an id that a sandbox has, and CheckMounts volumes that are not
-	// here.
-	Unknown     func(id string) error
+	// Knows reports whether a sandbox has an id, and CheckMounts refuses volumes that are
+	// not here.
+	Knows       func(id string) bool
 	CheckMounts func(store.Config) error
 }
 
@@ -155,13 +156,38 @@ func (c Carrier) Expect(ctx context.Context, m bundle.Manifest, req Request) (*A
 	if err := Check(m); err != nil {
 		return nil, err
 	}
-	if err := c.Unknown(a.ID); err != nil {
-		return nil, err
+	if c.Knows(a.ID) {
+		return nil, store.ErrSandboxExists(a.ID)
 	}
 	for n := range m.Layers {
 		a.Stack = append(a.Stack, sweep.RuntimeID(a.ID, int64(n+1)))
 	}
 	if err := c.checkSettings(a); err != nil {
+		return nil, err
+	}
+	t, err := c.templateFor(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	a.Config.Template, a.Config.Alias, a.Config.Image = t.ID, t.Alias, t.Digest()
+	return a, c.Space.Check(space.Least + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
+}
+
+// ExpectTaken judges a sandbox of another server whose checkpoint is to be made again of
+// the bundle that a manifest begins: whether the sandbox can live here. It stays as it is
+// but for what is here in the place of what was there.
+func (c Carrier) ExpectTaken(ctx context.Context, m bundle.Manifest, sb store.Sandbox) (*Arrival, error) {
+	a := &Arrival{Manifest: m, Mode: sb.Record.Checkpoint.Mode, Op: ids.NewOp(), ID: sb.ID, Config: sb.Config}
+	if m.ID != sb.ID || a.Mode == lifecycle.Memory && m.Mode != a.Mode {
+		return nil, layer.Damaged("it is sandbox %.100q, with its %.100s", m.ID, m.Mode)
+	}
+	if err := Check(m); err != nil {
+		return nil, err
+	}
+	for n := range m.Layers {
+		a.Stack = append(a.Stack, sweep.RuntimeID(a.ID, sb.Record.Launches+int64(n+1)))
+	}
+	if err := cmp.Or(c.fit(&a.Config.Limits), c.CheckMounts(a.Config)); err != nil {
 		return nil, err
 	}
 	t, err := c.templateFor(ctx, a)

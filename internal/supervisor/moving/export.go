@@ -14,7 +14,8 @@ import (
 // and stays until Release, whatever becomes of the sandbox meanwhile; but for
 // its end, which does not wait for long.
 type Export struct {
-	Manifest bundle.Manifest
+	Manifest   bundle.Manifest
+	Checkpoint string // the id of the one that is read
 	// Cut is closed when the sandbox is about to be removed, or the server
 	// stops: whoever writes must break off at once.
 	Cut <-chan struct{}
@@ -49,5 +50,5 @@ func (c Carrier) Export(ctx context.Context, r Right) (*Export, error) {
 		}
 		return nil
 	}
-	return &Export{Manifest: m, Cut: r.Context.Done(), Write: write, Release: r.Release}, nil
+	return &Export{Manifest: m, Checkpoint: r.Sandbox.Record.Checkpoint.ID, Cut: r.Context.Done(), Write: write, Release: r.Release}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/planted"
 )
 
 // Lease is the server's lease, as its keeper knows it.
@@ -65,6 +66,9 @@ func (t *Tenure) Heard(err error) error {
 func (t *Tenure) Check() error {
 	if err := t.Over(); err != nil || t.lease == nil {
 		return err
+	}
+	if planted.In(planted.OpenLapse) {
+		return nil
 	}
 	return t.Heard(t.lease.Check())
 }

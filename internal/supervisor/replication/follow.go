@@ -1,0 +1,59 @@
+package replication
+
+import (
+	"context"
+	"io"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/replica"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Follow is told each commit of a sandbox of this server, and what its record was before. It
+// does not wait. A nil Replicator copies nothing.
+func (r *Replicator) Follow(before lifecycle.Record, sb store.Sandbox) {
+	rec := sb.Record
+	switch {
+	case r == nil:
+	case rec.State == lifecycle.Terminated:
+		if before.State != lifecycle.Terminated {
+			r.Ended(sb.ID)
+		}
+	case rec.Checkpoint == nil:
+	case rec.State == lifecycle.Paused && rec.Op == nil, before.Phase() == lifecycle.Pausing && rec.Phase() == lifecycle.Resuming:
+		r.Slept(sb.ID, rec.Checkpoint.ID)
+	}
+}
+
+// Describe returns a sandbox of this server with where its checkpoint is.
+func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
+	if r == nil || sb.Record.Checkpoint == nil || sb.Record.State == lifecycle.Terminated {
+		return sb
+	}
+	sb.Durability = store.Local
+	switch state := r.State(sb.ID, sb.Record.Checkpoint.ID); {
+	case state.Complete:
+		sb.Durability = store.Replicated
+	case state.Err != nil:
+		sb.Unreplicated = state.Err.Error()
+	}
+	return sb
+}
+
+// Open returns the copy of the checkpoint of a sandbox of another server, and what the
+// database says of it. It is store.ErrNotReplicated where that is of another checkpoint.
+func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (io.ReadCloser, store.Replica, error) {
+	has, err := r.o.Store.Replica(ctx, sb.ID)
+	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || sb.Record.Checkpoint.ID != has.Checkpoint) {
+		return nil, has, store.ErrNotReplicated(sb.ID)
+	}
+	if err != nil {
+		return nil, has, err
+	}
+	x, err := replica.ReadIndex(ctx, r.o.Blobs, has.Index)
+	if err != nil {
+		return nil, has, err
+	}
+	return replica.Open(ctx, r.o.Blobs, x), has, nil
+}

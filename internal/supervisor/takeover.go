@@ -1,0 +1,72 @@
+package supervisor
+
+import (
+	"context"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/takeover"
+	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
+)
+
+func newTaker(s *Supervisor) *takeover.Taker {
+	return takeover.New(s.ctx, takeover.Options{
+		Store: s.o.Store, Replicas: s.replicas, Carrier: s.carrier, Layers: s.o.Layers, Templates: s.o.Templates, Space: s.space, Tenure: s.tenure, Removals: s.removals, Log: s.log,
+		Knows: s.Knows,
+		Left: func(id, server string) {
+			if b, _ := s.box(id); b != nil {
+				disown(b, server)
+			}
+		},
+		Arrived: func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {
+			b := newBox(s, sb)
+			register(s, b)
+			s.Announce()
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.arm()
+			b.report(before, res)
+		},
+	})
+}
+
+// disown gives up a sandbox that another server has: what is here of it goes.
+func disown(b *box, server string) {
+	s := b.s
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.disowned != nil {
+		return
+	}
+	why := store.ErrElsewhere("sandbox "+b.id, server)
+	s.log.Warn("another server has taken a sandbox over: what is here of it is removed", "sandbox", b.id, "server", server)
+	b.disowned = why
+	b.desk.Cut(why)
+	b.unserveLocked()
+	b.ended.Abandon(why)
+	b.bed.Follow(lifecycle.Record{State: lifecycle.Terminated})
+	_ = s.slots.Move(b.sb, store.Sandbox{Config: b.sb.Config}) // giving back never fails
+	s.EndServices(b.id)
+	s.replicas.Lost(b.id)
+	atWork := b.tasks.StopAll()
+	b.background(func(ctx context.Context) {
+		tasks.Await(atWork, taskPatience, func() { _ = s.remains.Runtimes(ctx, b.id) })
+		s.Taker.Leave(b.id, func() error { return s.remains.All(ctx, b.sb.Config.Key, b.id, b.record, b.unknownLayers) })
+		b.forgotten()
+	})
+}
+
+// CutAll ends the leases on all sandboxes, which run on: this process is not certain any more
+// that no other server has taken them over. It waits for nothing.
+func (s *Supervisor) CutAll() {
+	why := errdef.New(errdef.Unavailable, "lease_lapsed", "the server has lost its database, and does not know whether another goes on with the sandbox").
+		WithRemedy("send the request again; see what was carried out")
+	s.each(func(b *box) { b.desk.Sever(why) })
+}
+
+// Knows reports whether a sandbox is here, also one that has ended. It does not wait.
+func (s *Supervisor) Knows(id string) bool {
+	_, err := s.box(id)
+	return err == nil
+}

@@ -1,0 +1,225 @@
+// Package takeover moves sandboxes from a server that is gone to one that is asked for them.
+// Servers that have one database copy what sleeps on them to one object storage; what a
+// server had is made again from there. Whether it may be taken is decided by the store, in
+// the commit. The one that was gone gives up what others have when it is back.
+package takeover
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/layer"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
+	"github.com/drowse-dev/drowse/internal/supervisor/replication"
+	"github.com/drowse-dev/drowse/internal/supervisor/space"
+	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
+	"github.com/drowse-dev/drowse/internal/template"
+)
+
+// Options is what a Taker works with.
+type Options struct {
+	Store     store.Store
+	Replicas  *replication.Replicator // nil where nothing is copied, and nothing taken over
+	Carrier   moving.Carrier
+	Layers    *layer.Store
+	Templates *template.Store
+	Space     *space.Disk
+	Tenure    *tenure.Tenure
+	Removals  *insist.Remover
+	Log       *slog.Logger
+	// Knows reports whether this server has a sandbox.
+	Knows func(id string) bool
+	// Arrived makes a sandbox known that this server has from now on. It was committed with
+	// these entries.
+	Arrived func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result)
+	// Left gives up a sandbox that another server has.
+	Left func(id, server string)
+}
+
+// Taker takes sandboxes over, and gives them up. It is safe for concurrent use; of one
+// sandbox there is one call of TakeOver at a time.
+type Taker struct {
+	o      Options
+	ctx    context.Context // of the supervisor
+	leaves sync.Map        // ids of sandboxes of which something is still to be removed
+}
+
+// Leave removes what a server has of a sandbox that another has, however often it takes. Until
+// then it is not taken back.
+func (t *Taker) Leave(id string, remove func() error) {
+	t.leaves.Store(id, nil)
+	t.o.Removals.Insist(func() error {
+		err := remove()
+		if err == nil {
+			t.leaves.Delete(id)
+		}
+		return err
+	}, "what another server has taken over could not be removed", "sandbox", id)
+}
+
+// New returns the Taker of a supervisor that works until ctx ends.
+func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} }
+
+// TakeOver makes a sandbox of another server, which is gone, this server's, and returns
+// when that is committed. It sleeps then. Until the commit, which [store.Replicas] says what
+// forbids, nothing has changed.
+func (t *Taker) TakeOver(ctx context.Context, id string) error {
+	sb, err := t.o.Store.Sandbox(ctx, id)
+	if err == nil {
+		err = t.may(ctx, sb) // it is not fetched in vain
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
+	from, replica, err := t.o.Replicas.Open(ctx, sb)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	r, err := bundle.NewReader(t.o.Space.Within(ctx, from))
+	if err != nil {
+		return err
+	}
+	a, err := t.o.Carrier.ExpectTaken(ctx, r.Manifest, sb)
+	if err != nil {
+		return err
+	}
+	if a.Staging, err = t.o.Layers.Stage(a.Op); err != nil {
+		return err
+	}
+	defer t.o.Removals.Insist(a.Staging.Remove, "unfinished copy could not be removed", "sandbox", a.ID)
+	if err := a.Receive(ctx, r); err != nil {
+		return err
+	}
+	_, release, err := t.o.Templates.Use(a.Config.Template)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if err := a.Place(); err != nil {
+		t.remove(a)
+		return err
+	}
+	return t.commit(a, sb, replica)
+}
+
+// may returns why the store would refuse now that a sandbox is taken over.
+func (t *Taker) may(ctx context.Context, sb store.Sandbox) error {
+	servers, err := t.o.Store.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	replica, err := t.o.Store.Replica(ctx, sb.ID)
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	if _, leaves := t.leaves.Load(sb.ID); leaves || t.o.Knows(sb.ID) { // it is being given up
+		return store.ErrChanged(sb.ID)
+	}
+	return replica.Takes(sb, sb, t.o.Store.Self(), store.Gone(servers, t.o.Store.Self(), sb.Owner))
+}
+
+// remove removes what was received and is nobody's: another server may have layers of the
+// same names, which are there.
+func (t *Taker) remove(a *moving.Arrival) {
+	t.o.Removals.Insist(func() error {
+		errs := []error{t.o.Layers.RemoveImage(a.Checkpoint.ID)}
+		for _, id := range a.Stack {
+			errs = append(errs, t.o.Layers.RemoveLayer(id))
+		}
+		return errors.Join(errs...)
+	}, "copy could not be removed", "sandbox", a.ID)
+}
+
+// again is how long to wait before it is asked once more what has become of a commit.
+const again = time.Second
+
+// commit commits that this server has a sandbox, whose checkpoint is in its place. It returns
+// when that has happened, or certainly will not; or when the supervisor stops: then the next
+// start sees it in the record.
+func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica) error {
+	ctx := context.WithoutCancel(t.ctx)
+	res, err := lifecycle.Step(sb.Record, a.Taken(sb), ids.Now())
+	if err != nil || !res.Changed {
+		t.remove(a)
+		return store.ErrChanged(sb.ID)
+	}
+	next := sb
+	next.Record, next.Config = res.Record, a.Config.Settled(res.Record)
+	for unsure := false; ; {
+		if unsure { // it may have happened, and an answer was lost
+			is, failed := t.o.Store.Sandbox(ctx, sb.ID)
+			if failed == nil && is.Owner == t.o.Store.Self() && is.Record.Checkpoint != nil && is.Record.Checkpoint.ID == a.Checkpoint.ID {
+				break
+			}
+			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
+		}
+		if !unsure {
+			if err = t.o.Tenure.Check(); err == nil {
+				err = t.o.Tenure.Heard(t.o.Store.Take(ctx, next, res.Entries))
+				unsure = err != nil && !store.Refused(err)
+			}
+			if err == nil {
+				break
+			}
+			if store.Refused(err) {
+				t.remove(a)
+				return err
+			}
+		}
+		t.o.Log.Warn("it is not known yet whether a sandbox was taken over", "sandbox", sb.ID, "err", err)
+		if !insist.Sleep(t.ctx, again) {
+			return err
+		}
+	}
+	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
+	replica.Checkpoint = a.Checkpoint.ID
+	t.o.Replicas.Taken(replica) // before anybody can wake it
+	t.o.Arrived(next, sb.Record, res)
+	return nil
+}
+
+// Disown gives up the sandboxes that other servers have taken over while this one could
+// not renew its lease.
+func (t *Taker) Disown(ctx context.Context) error {
+	all, err := t.o.Store.Others(ctx)
+	for id := range all {
+		if !t.o.Knows(id) {
+			continue
+		}
+		// It may be one that was taken over since, to this server.
+		sb, err := t.o.Store.Sandbox(ctx, id)
+		switch {
+		case errdef.Is(err, errdef.NotFound):
+		case err != nil:
+			return err
+		case sb.Owner != t.o.Store.Self():
+			t.o.Left(id, sb.Owner)
+		}
+	}
+	return err
+}
+
+// AwaitCopies returns when all that sleep here are in object storage as they sleep, if there
+// is any.
+func (t *Taker) AwaitCopies(ctx context.Context) error {
+	if t.o.Replicas == nil {
+		return nil
+	}
+	return t.o.Replicas.Drain(ctx)
+}
+
+// SweepCopies removes from object storage what no sandbox of any server needs.
+func (t *Taker) SweepCopies(ctx context.Context) error { return t.o.Replicas.Sweep(ctx) }

@@ -1,0 +1,325 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/blobs/blobstest"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/sweep"
+	"github.com/drowse-dev/drowse/internal/testmode"
+)
+
+// pair is two servers with one database and one object storage, on two machines.
+type pair struct {
+	blobs    *blobstest.Faulty
+	one, two *Supervisor
+	worlds   map[*Supervisor]*world
+	// after is called when the second has committed something: its error is the answer.
+	after atomic.Pointer[func() error]
+	full  atomic.Bool // the object storage takes nothing
+}
+
+func newPair(t *testing.T, tune func(*Options)) *pair {
+	t.Helper()
+	p := &pair{blobs: blobstest.NewFake(), worlds: map[*Supervisor]*world{}}
+	p.blobs.Fail = func(op, _ string) error {
+		if p.full.Load() && op == "put" {
+			return errors.New("the bucket is gone")
+		}
+		return nil
+	}
+	open := func(w *world, id string) *Supervisor {
+		w.tune = func(o *Options) {
+			if _, err := o.Store.Claim(t.Context(), store.Server{ID: id, Place: id}, time.Hour); err != nil {
+				t.Fatal(err)
+			}
+			o.Blobs, o.BlobPrefix = p.blobs, "copies"
+			if tune != nil {
+				tune(o)
+			}
+		}
+		srv := w.mustOpen(t)
+		t.Cleanup(func() { w.end(t, srv) })
+		p.worlds[srv.s] = w
+		return srv.s
+	}
+	w := newWorldIn(t, t.TempDir())
+	p.one = open(w, "one")
+	other := newWorldIn(t, t.TempDir())
+	other.data = w.data
+	other.hooks = func(*server) memstore.Hooks {
+		return memstore.Hooks{After: func(memstore.Commit) error {
+			if after := p.after.Load(); after != nil {
+				return (*after)()
+			}
+			return nil
+		}}
+	}
+	p.two = open(other, "two")
+	return p
+}
+
+// wantCount holds what a sandbox has counted to, in which generation.
+func (p *pair) wantCount(t *testing.T, s *Supervisor, id string, want, generation int64) {
+	t.Helper()
+	lease, err := s.Acquire(t.Context(), id, Access{Port: 8080})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Release()
+	w := p.worlds[s]
+	w.mu.Lock()
+	program := w.programs[sweep.RuntimeID(id, record(t, s, id).Launch)]
+	w.mu.Unlock()
+	if got, err := program.ask(lease.Cut); err != nil || got != want || lease.Generation != generation {
+		t.Errorf("it has counted to %d in generation %d, %v; want %d in %d", got, lease.Generation, err, want, generation)
+	}
+}
+
+// leave has the lease of the first server be over for so long.
+func (p *pair) leave(t *testing.T, ago time.Duration) {
+	t.Helper()
+	if err := p.one.o.Store.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.o.Store.Renew(t.Context(), -ago); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// copied waits until all that sleeps on a server is copied.
+func copied(t *testing.T, s *Supervisor) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.AwaitCopies(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantGone holds that a server has nothing of a sandbox any more.
+func wantGone(t *testing.T, s *Supervisor, id string) {
+	t.Helper()
+	testmode.Eventually(t, "nothing of it is left", func() bool {
+		runtimes, _ := s.o.Driver.List(t.Context())
+		layers, _ := s.o.Layers.Layers()
+		images, _ := s.o.Layers.Images()
+		mine := func(name string) bool { return strings.HasPrefix(name, id) }
+		return !s.Knows(id) && !slices.ContainsFunc(runtimes, mine) && !slices.ContainsFunc(layers, mine) && len(images) == 0
+	})
+}
+
+var wakes = CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTimeout: lifecycle.Pause, AutoResume: true}, Config: store.Config{Key: "k", Name: "n"}}
+
+// TestTakeOver: another server goes on with what sleeps on one whose lease is over, and not
+// before, and the one that had it gives it up.
+func TestTakeOver(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	was := record(t, p.one, id)
+	wantElsewhere(t, "while the lease lasts", p.two.TakeOver(t.Context(), id), id, "one")
+	p.leave(t, 0)
+	if err := p.two.TakeOver(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	sb, err := p.two.Get(t.Context(), id)
+	if rec := sb.Record; err != nil || rec.State != lifecycle.Paused || rec.Generation != was.Generation || !rec.PausedAt.Equal(was.PausedAt) || rec.Launches <= was.Launches || sb.Owner != "two" || sb.Durability != store.Replicated {
+		t.Errorf("taken over it is %+v, %v; it was %+v", sb, err, was)
+	}
+	if named, ok := p.two.Named("k", "n"); !ok || named != id {
+		t.Errorf("its name leads to %q", named)
+	}
+	if err := p.two.TakeOver(t.Context(), id); !store.IsChanged(err) {
+		t.Errorf("once more: %v", err)
+	}
+	if _, err := p.two.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, id, 2, 2)
+
+	// The first knows nothing of it yet.
+	_, err = p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour})
+	wantElsewhere(t, "a wake where it was", err, id, "two")
+	wantGone(t, p.one, id)
+	if use := p.one.KeyUse("k"); use != (store.Use{}) {
+		t.Errorf("the key still uses %+v", use)
+	}
+	if err := p.one.Renew(t, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.TakeOver(t.Context(), id); err == nil {
+		t.Error("taken back from a server that lives")
+	}
+
+	// And back again: the names of layers are not used twice.
+	if err := p.two.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.two)
+	if err := p.two.o.Store.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.TakeOver(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.two.Disown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, p.two, id)
+	if _, err := p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.one, id, 3, 3)
+	kill(t, p.one, id)
+	testmode.Eventually(t, "nothing of it is in object storage", func() bool {
+		for range p.blobs.List(t.Context(), "copies/"+id) {
+			return false
+		}
+		return true
+	})
+}
+
+// Renew gives the server a lease again.
+func (s *Supervisor) Renew(t *testing.T, life time.Duration) error {
+	return s.o.Store.Renew(t.Context(), life)
+}
+
+// TestTakeOverOfARunner: what runs on a server is taken for lost only when that has been gone
+// for a while, and goes on from its last checkpoint that was copied.
+func TestTakeOverOfARunner(t *testing.T) {
+	p := newPair(t, nil)
+	id, fresh := create(t, p.one, wakes), create(t, p.one, CreateRequest{Settings: sleepy})
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	if _, err := p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.one, id, 2, 2)
+	p.leave(t, 0)
+	wantElsewhere(t, "at once", p.two.TakeOver(t.Context(), id), id, "one")
+	p.leave(t, store.LostAfter)
+	if err := p.two.TakeOver(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	events, err := p.two.LastEvents(t.Context(), id, 1)
+	if err != nil || len(events) != 1 || events[0].Type != lifecycle.EntryRuntimeLost || !strings.Contains(events[0].Detail, "one") {
+		t.Errorf("the last event is %+v, %v", events, err)
+	}
+	if _, err := p.two.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, id, 2, 3)
+	if err := p.two.TakeOver(t.Context(), fresh); !store.IsNotReplicated(err) {
+		t.Errorf("one that has never slept: %v", err)
+	}
+	if err := p.one.Disown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantGone(t, p.one, id)
+	p.wantCount(t, p.one, fresh, 1, 1) // it is still its own
+}
+
+// TestCutAll: who may have lost its sandboxes ends what is open, and gives leases again when
+// it is sure.
+func TestCutAll(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	lease, err := p.one.Acquire(t.Context(), id, Access{Port: 8080, Stream: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := p.one.box(id)
+	b.mu.Lock() // a commit that hangs
+	p.one.CutAll()
+	b.mu.Unlock()
+	if !isCut(lease) || errdef.CodeOf(lease.Why()) != "lease_lapsed" {
+		t.Errorf("the stream: %v", lease.Why())
+	}
+	lease.Release()
+	p.wantCount(t, p.one, id, 1, 1)
+}
+
+// TestDurability: a pause that promises a copy is answered when that is there, and one that
+// cannot be made is told, with the sandbox asleep; nothing but its own server has it then.
+func TestDurability(t *testing.T) {
+	p := newPair(t, func(o *Options) { o.Replicated = true })
+	id := create(t, p.one, wakes)
+	p.full.Store(true)
+	short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err := p.one.Pause(short, id, PauseRequest{})
+	if code(err) != "replica_pending" || !strings.Contains(err.Error(), "the object storage") {
+		t.Errorf("a pause without a copy: %v", err)
+	}
+	sb, _ := p.one.Get(t.Context(), id)
+	if sb.Record.State != lifecycle.Paused || sb.Durability != store.Local || !strings.Contains(sb.Unreplicated, "the object storage") {
+		t.Errorf("it is %s, %q, %q", sb.Record.State, sb.Durability, sb.Unreplicated)
+	}
+	p.leave(t, time.Hour)
+	if err := p.two.TakeOver(t.Context(), id); !store.IsNotReplicated(err) {
+		t.Errorf("taken over without a copy: %v", err)
+	}
+	if err := p.one.Renew(t, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	again, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer stop()
+	if err := p.one.Pause(again, id, PauseRequest{}); code(err) != "replica_pending" {
+		t.Errorf("once more: %v", err)
+	}
+	p.full.Store(false)
+	err = p.one.Pause(t.Context(), id, PauseRequest{})
+	for end := time.Now().Add(time.Minute); code(err) == "replica_pending" && time.Now().Before(end); err = p.one.Pause(t.Context(), id, PauseRequest{}) {
+		time.Sleep(10 * time.Millisecond) // it is not known yet that the store is up again
+	}
+	if code(err) != "already_paused" {
+		t.Errorf("when it can be copied: %v", err)
+	}
+	if sb, _ := p.one.Get(t.Context(), id); sb.Durability != store.Replicated || sb.Unreplicated != "" {
+		t.Errorf("then it is %q, %q", sb.Durability, sb.Unreplicated)
+	}
+}
+
+// TestTakeOverWithoutAnAnswer: where it is not known whether the commit has happened, nothing
+// of it is removed until it is.
+func TestTakeOverWithoutAnAnswer(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	p.leave(t, 0)
+	lost := 0
+	p.after.Store(new(func() error {
+		if lost++; lost > 1 {
+			return nil
+		}
+		return errors.New("no answer")
+	}))
+	if err := p.two.TakeOver(t.Context(), id); err != nil || lost != 1 {
+		t.Fatalf("%v, after %d commits", err, lost)
+	}
+	if _, err := p.two.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, id, 2, 2)
+}
