@@ -228,11 +228,26 @@ type Limits struct {
 type Checkpoint struct {
 	Mode  Mode  `json:"mode"`
 	Bytes int64 `json:"bytes"` // what the pause wrote
+	// Durability is Local while it is on the disk of its server alone, and Replicated when
+	// it is in object storage too, from where another server can go on with it. Empty where
+	// the server has none, and of a sandbox of another server.
+	Durability Durability `json:"durability,omitempty"`
+	// ReplicationError is why the last try to copy it there has failed; empty for no failure.
+	ReplicationError string `json:"replicationError,omitempty"`
 	// Reason is memory_not_capturable where a pause was to keep the memory and has kept
 	// the files alone, because of what Detail says. Empty otherwise.
 	Reason string `json:"reason,omitempty"`
 	Detail string `json:"detail,omitempty"`
 }
+
+// Durability says where a checkpoint is.
+type Durability string
+
+// Where a checkpoint is.
+const (
+	Local      Durability = "local"
+	Replicated Durability = "replicated"
+)
 
 // Reason says what ended a sandbox, such as Killed, TimeoutExpired or
 // OutOfMemory.

@@ -13,6 +13,7 @@ type Server struct {
 	Name        string    `json:"name"`              // of the machine that it runs on, or ran on last
 	Address     string    `json:"address,omitempty"` // at which the others reach it; empty where they do not
 	Alive       bool      `json:"alive"`             // it has a lease
+	Leaving     bool      `json:"leaving"`           // its process stops: others wait for what it has, until it is started again
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`       // unless it renews that, by the clock of the database
 	Self        bool      `json:"self"`              // it is the one that answers
 }

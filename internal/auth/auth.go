@@ -271,12 +271,23 @@ func Admit(keys Checker, r *http.Request, needs Permission) (store.Key, error) {
 
 // Admits reports whether a request has an API key that is good. It counts for nothing.
 func (k *Keys) Admits(r *http.Request) bool {
+	_, good := k.of(r)
+	return good
+}
+
+// AdmitsTo is Admits, for a key that sees what the key of the id maker has made.
+func (k *Keys) AdmitsTo(r *http.Request, maker string) bool {
+	key, good := k.of(r)
+	return good && Sees(key, maker)
+}
+
+func (k *Keys) of(r *http.Request) (key store.Key, good bool) {
 	text := FromHeader(r.Header)
 	if text == "" || len(text) > maxLen {
-		return false
+		return key, false
 	}
-	_, err := k.check(text)
-	return err == nil
+	key, err := k.check(text)
+	return key, err == nil
 }
 
 // CodeRate is the code of the error of a key that calls too often.

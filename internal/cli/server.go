@@ -43,6 +43,8 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.Domain, "domain", "", "wildcard `domain` of sandboxes, such as sandboxes.example.com, with the port unless it is the default; URLs of sandboxes are then host names below it")
 	f.StringVar(&o.Store, "store", "", "`URL` of a PostgreSQL database that keeps the records, such as postgres://drowse@db.example.com/drowse (default: a file of SQLite in the state directory). At the first start with it, what is in that file is copied. Others on this machine can read a command line: give a password by PGPASSFILE, or set DROWSE_STORE")
 	f.StringVar(&o.PeerListen, "peer-listen", "", "`address` of this machine, such as 10.0.0.2:3443, for the other servers of the database of --store: requests that come to one of them for a sandbox here are passed on to it, with mutual TLS (default: none)")
+	f.StringVar(&o.Blobs, "blobs", "", "`URL` of object storage for all servers of the database of --store, such as s3://bucket/prefix, with endpoint and credentials in the environment as for AWS (AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); or a directory that all of them have. Checkpoints of sandboxes that sleep are copied there, and another server can wake them when this one is gone (default: none)")
+	f.StringVar(&o.Durability, "durability", settings.Local, "what a pause that is asked for promises: local answers when the checkpoint is on the disk of this server, and copies it to --blobs afterwards; replicated answers when it is there too")
 	f.StringVar(&o.LogFormat, "log-format", "text", "text or json")
 	f.StringVar(&o.LogLevel, "log-level", "info", "debug, info, warn or error")
 	most, timeout, refresh := limitFlag{Duration: client.Never}, limitFlag{}, lifecycle.NoRefresh
@@ -79,7 +81,7 @@ first start writes an API key to the file api-key in the state directory.`,
 	f.StringVar(&o.OTLPEndpoint, "otlp-endpoint", "", "send traces of creates, wakes, pauses and snapshots to the OpenTelemetry collector at this `URL`, such as http://localhost:4318 (OTLP over HTTP; default: none are sent)")
 	f.StringVar(&o.OTLPHeaders, "otlp-headers", "", "`headers` to send along: NAME=VALUE with commas between them, values percent-encoded. Others on this machine can read a command line: better set DROWSE_OTLP_HEADERS")
 	f.StringVar(&o.OnShutdown, "on-shutdown", "keep", "what to do with running sandboxes when the server stops: keep (they run on) or pause")
-	spanVar(f, &o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown; those not paused by then run on")
+	spanVar(f, &o.ShutdownTimeout, "shutdown-timeout", time.Minute, "time limit for pausing sandboxes at shutdown, and for copying them to --blobs; those not paused by then run on")
 	f.StringVar(&o.TLSCert, "tls-cert", "", "PEM `file` with the certificate chain for *.domain; read again when it changes")
 	f.StringVar(&o.TLSKey, "tls-key", "", "PEM `file` with the certificate's key")
 	f.StringVar(&o.ACMEEmail, "acme-email", "", "get the certificate for --domain by ACME, with an account of this `address`, and renew it; this agrees to the terms of the certificate authority")
@@ -186,6 +188,12 @@ func checkServe(o settings.Server) error {
 		return usagef("--peer-listen is for servers that have one database: give --store too")
 	case o.PeerListen != "" && !isReachable(o.PeerListen):
 		return usagef("--peer-listen %s: want the address at which the other servers reach this machine, such as 10.0.0.2:3443", o.PeerListen)
+	case o.Blobs != "" && o.PeerListen == "":
+		return usagef("--blobs is for servers that have one database: give --store and --peer-listen too")
+	case o.Durability != settings.Local && o.Durability != settings.Replicated:
+		return usagef("--durability %s: want local or replicated", o.Durability)
+	case o.Durability == settings.Replicated && o.Blobs == "":
+		return usagef("--durability replicated: give --blobs too, for the copies")
 	case o.LogFormat != "text" && o.LogFormat != "json":
 		return usagef("--log-format %s: want text or json", o.LogFormat)
 	case !strings.Contains(" debug info warn error ", " "+o.LogLevel+" "):

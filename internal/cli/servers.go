@@ -16,7 +16,8 @@ func serversCommand(a *app) *cobra.Command {
 		Long: `List the servers that have their records in the same PostgreSQL database as the
 one that is asked, which is marked with *. There are none where that keeps its
 records by itself. What a server has that is not alive can be listed, and not used
-until it is started again. It needs an admin key.`,
+until it is started again, or another server takes it over. One that is leaving
+stops: requests for what it has wait until it has left. It needs an admin key.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -40,7 +41,10 @@ func tableOfServers(w io.Writer, all []client.Server) {
 		if srv.Address != "" {
 			address = srv.Address
 		}
-		if srv.Alive {
+		switch {
+		case srv.Alive && srv.Leaving:
+			alive = "leaving"
+		case srv.Alive:
 			alive = "yes"
 		}
 		rows = append(rows, []string{id, srv.Name, address, alive, dated(w, srv.LeaseEndsAt)})

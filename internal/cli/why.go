@@ -68,6 +68,9 @@ func why(w io.Writer, x *client.Explanation, i client.Info, now time.Time) {
 	if text := depth(x); text != "" {
 		say("%s", text)
 	}
+	if text := durability(x); text != "" {
+		say("%s", text)
+	}
 	if x.Next.WaitsFor == "repair" && !x.Next.At.IsZero() {
 		say("%s", x.Next.Text)
 	}
@@ -140,6 +143,19 @@ func depth(x *client.Explanation) string {
 		return "asleep deeply: it takes no memory; a wake restores its checkpoint"
 	}
 	return ""
+}
+
+// durability says where what a sandbox wakes from is; empty where there is only one place.
+func durability(x *client.Explanation) string {
+	switch c := x.Checkpoint; {
+	case c == nil || c.Durability == "":
+		return ""
+	case c.Durability == client.Replicated:
+		return "its checkpoint is in object storage: if its server is gone, another goes on from there"
+	case c.ReplicationError != "":
+		return "its checkpoint is on its server alone, and not in object storage: " + c.ReplicationError
+	}
+	return "its checkpoint is on its server alone, and waits to be copied to object storage"
 }
 
 // ancestor tells what a sandbox goes on from.

@@ -35,13 +35,21 @@ type Store interface {
 // Options is what a Cluster works with.
 type Options struct {
 	Store Store
-	// Has reports whether this server has a sandbox; it must not wait.
+	// Has reports whether this server has a sandbox, also one that has ended; it must not
+	// wait.
 	Has func(id string) bool
+	// TakeOver makes a sandbox of a server that is gone this one's; nil for where nothing is
+	// taken over.
+	TakeOver func(ctx context.Context, id string) error
+	// Patience is how long a request waits for a server to have left that stops.
+	Patience time.Duration
 	// CatchUp returns when this server knows all that others have changed of what it has
 	// in memory.
 	CatchUp func(ctx context.Context)
-	// Admits reports whether a call of the control plane has a good API key.
-	Admits func(r *http.Request) bool
+	// Admits reports whether a call of the control plane has a good API key, and AdmitsTo
+	// whether it has one that sees what another key has made.
+	Admits   func(r *http.Request) bool
+	AdmitsTo func(r *http.Request, maker string) bool
 	// Transport carries requests to the edge of a server, whose URL has another host.
 	Transport func(server string) http.RoundTripper
 	Log       *slog.Logger
@@ -52,11 +60,14 @@ type Cluster struct {
 	o        Options
 	identity identity
 	looks    chan struct{} // taken by those who ask the store for a sandbox
+	takes    takes
+	turns    chan struct{} // taken by those who take over
 
 	mu      sync.Mutex
 	holders map[string]holder
 	servers map[string]store.Server
 	asOf    time.Time // when servers was read
+	forgot  time.Time // when something has moved last: what was read before does not count
 }
 
 // holder is the server that has a sandbox.
@@ -84,7 +95,7 @@ func Open(ctx context.Context, o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{o: o, looks: make(chan struct{}, mostLooks), holders: map[string]holder{}}
+	c := &Cluster{o: o, looks: make(chan struct{}, mostLooks), turns: make(chan struct{}, mostTakes), holders: map[string]holder{}}
 	if c.identity, err = newIdentity(secret, o.Store.Self()); err != nil {
 		return nil, err
 	}
@@ -101,10 +112,42 @@ func (c *Cluster) Listen(ln net.Listener) net.Listener {
 
 // Holder returns the server that has the sandbox of an id; empty where that is this one,
 // or nobody. It implements edge.Peers. Where the database does not answer, whoever had it
-// last has it still.
+// last has it still. Of a server that is gone, this one takes the sandbox over, if it can:
+// Holder returns then when it has it.
 func (c *Cluster) Holder(ctx context.Context, id string) (server string, err error) {
+	server, err = c.owner(ctx, id)
+	if err != nil || server == "" || c.o.TakeOver == nil {
+		return server, err
+	}
+	for end := time.Now().Add(c.o.Patience); ; {
+		srv, err := c.server(ctx, server)
+		switch {
+		case err == nil && srv.Left <= 0:
+			return c.takeOver(ctx, id, server)
+		case err != nil || !srv.Leaving || time.Now().After(end):
+			return server, nil
+		}
+		select { // it makes what it has ready for others
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(leavingEvery):
+		}
+		if server, err = c.owner(ctx, id); err != nil || server == "" {
+			return server, err
+		}
+	}
+}
+
+// leavingEvery is how often it is looked whether a server that leaves has left.
+const leavingEvery = 100 * time.Millisecond
+
+// owner returns the server that has the sandbox of an id, gone or not.
+func (c *Cluster) owner(ctx context.Context, id string) (server string, err error) {
 	if !ids.Valid(id) || c.o.Has(id) {
 		return "", nil
+	}
+	if t := c.takes.of(id); t != nil {
+		return t.wait(ctx)
 	}
 	c.mu.Lock()
 	last, known := c.holders[id]
@@ -118,6 +161,7 @@ func (c *Cluster) Holder(ctx context.Context, id string) (server string, err err
 	case <-ctx.Done():
 		return "", ctx.Err()
 	}
+	began := time.Now()
 	sb, err := c.o.Store.Sandbox(ctx, id)
 	switch {
 	case errdef.Is(err, errdef.NotFound) || err == nil && sb.Owner == c.o.Store.Self():
@@ -127,13 +171,30 @@ func (c *Cluster) Holder(ctx context.Context, id string) (server string, err err
 	case err != nil:
 		return "", err
 	}
+	c.note(id, sb.Owner, began)
+	return sb.Owner, nil
+}
+
+// note remembers the server that has a sandbox, or had it at a time.
+func (c *Cluster) note(id, server string, asOf time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if asOf.Before(c.forgot) {
+		return
+	}
 	if len(c.holders) >= mostHolders {
 		clear(c.holders)
 	}
-	c.holders[id] = holder{sb.Owner, time.Now()}
-	return sb.Owner, nil
+	c.holders[id] = holder{server, asOf}
+}
+
+// Forget forgets which server has what, and where servers are: something has moved.
+func (c *Cluster) Forget(context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.holders)
+	c.asOf, c.forgot = time.Time{}, time.Now()
+	return nil
 }
 
 // server returns a server by its id, as it was last where the database does not answer.
@@ -155,7 +216,10 @@ func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.servers, c.asOf = map[string]store.Server{}, began
+	if !began.Before(c.forgot) {
+		c.asOf = began
+	}
+	c.servers = map[string]store.Server{}
 	for _, srv := range all {
 		c.servers[srv.ID] = srv
 	}

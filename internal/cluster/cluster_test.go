@@ -24,6 +24,16 @@ type records struct {
 	owners  map[string]string // of sandboxes
 	asked   atomic.Int64      // how often for a sandbox
 	fails   error
+	now     func() []store.Server // in place of servers; nil for those
+	reading func()                // called while servers or sandboxes are read, after that; nil for nothing
+}
+
+// meanwhile has happen what happens while something is read.
+func (r *records) meanwhile() {
+	if f := r.reading; f != nil {
+		r.reading = nil
+		f()
+	}
 }
 
 func (r *records) Self() string { return r.self }
@@ -31,6 +41,7 @@ func (r *records) Self() string { return r.self }
 func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	r.asked.Add(1)
 	owner, ok := r.owners[id]
+	r.meanwhile()
 	switch {
 	case r.fails != nil:
 		return store.Sandbox{}, r.fails
@@ -40,7 +51,14 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	return store.Sandbox{ID: id, Owner: owner}, nil
 }
 
-func (r *records) Servers(context.Context) ([]store.Server, error) { return r.servers, r.fails }
+func (r *records) Servers(context.Context) ([]store.Server, error) {
+	if r.now != nil {
+		return r.now(), r.fails
+	}
+	all := slices.Clone(r.servers)
+	r.meanwhile()
+	return all, r.fails
+}
 
 func (r *records) Secret(_ context.Context, name string) ([]byte, error) {
 	if name != "servers" {

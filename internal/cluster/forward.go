@@ -39,7 +39,23 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	if !found || !ids.Valid(id) || !c.o.Admits(r) {
 		return "", nil
 	}
+	server, err = c.owner(r.Context(), id)
+	if err != nil || server == "" || c.answers(r.Context(), server) {
+		return server, err
+	}
+	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && (segment == after || after == segment+"/lifecycle") {
+		return "", nil // it is only read what the sandbox is, which is stored
+	}
+	if sb, err := c.o.Store.Sandbox(r.Context(), id); err == nil && !c.o.AdmitsTo(r, sb.Config.Key) {
+		return "", nil // for this key there is none
+	}
 	return c.Holder(r.Context(), id)
+}
+
+// answers reports whether a server answers, as far as is known.
+func (c *Cluster) answers(ctx context.Context, server string) bool {
+	srv, err := c.server(ctx, server)
+	return err == nil && srv.Left > 0 && !srv.Leaving
 }
 
 // Forward implements dialect.Forwarder.

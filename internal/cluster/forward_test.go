@@ -16,6 +16,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // TestForward passes requests on as they are, and never takes half an answer, or a client's
@@ -126,23 +127,40 @@ func TestHolderOf(t *testing.T) {
 	const id = "i00000000000000000001"
 	r := &records{self: "srv_a", owners: map[string]string{id: "srv_b"}}
 	c := open(t, r)
+	taken := 0
+	c.o.TakeOver = func(context.Context, string) error { taken++; return nil }
 	for _, tt := range []struct {
-		path  string
-		admit bool
-		want  string
+		method, path string
+		admit, sees  bool
+		left         time.Duration // of the lease of srv_b
+		want         string
+		taken        int
 	}{
-		{"/v1/sandboxes/" + id, true, "srv_b"},
-		{"/sandboxes/" + id + "-client/pause", true, "srv_b"},
-		{"/v1/sandboxes/" + id, false, ""},
-		{"/v1/snapshots/" + id + "-x", true, ""},
-		{"/v1/sandboxes/", true, ""},
-		{"/v1/sandboxes", true, ""},
-		{"/", true, ""},
+		{"GET", "/v1/sandboxes/" + id, true, true, 1, "srv_b", 0},
+		{"GET", "/v1/sandboxes/" + id, true, false, 1, "srv_b", 0}, // which says that there is none
+		{"POST", "/sandboxes/" + id + "-client/pause", true, true, 1, "srv_b", 0},
+		{"GET", "/v1/sandboxes/" + id, false, false, 1, "", 0},
+		{"GET", "/v1/snapshots/" + id + "-x", true, true, 1, "", 0},
+		{"GET", "/v1/sandboxes/", true, true, 1, "", 0},
+		{"GET", "/v1/sandboxes", true, true, 1, "", 0},
+		{"GET", "/", true, true, 1, "", 0},
+		// What can be read is stored; for the rest it is taken over by who has it.
+		{"GET", "/v1/sandboxes/" + id, true, true, 0, "", 0},
+		{"GET", "/v1/sandboxes/" + id + "/lifecycle", true, true, 0, "", 0},
+		{"GET", "/v1/sandboxes/" + id + "/log", true, true, 0, "", 1},
+		{"DELETE", "/v1/sandboxes/" + id, true, true, 0, "", 1},
+		{"DELETE", "/v1/sandboxes/" + id, true, false, 0, "", 0},
+		{"DELETE", "/v1/sandboxes/" + id, false, false, 0, "", 0},
 	} {
 		c.o.Admits = func(*http.Request) bool { return tt.admit }
-		got, err := c.HolderOf(httptest.NewRequest("GET", tt.path, nil))
-		if got != tt.want || err != nil {
-			t.Errorf("%s, with a good key: %v: %q, %v, want %q", tt.path, tt.admit, got, err, tt.want)
+		c.o.AdmitsTo = func(*http.Request, string) bool { return tt.sees }
+		r.servers, taken = []store.Server{{ID: "srv_b", Left: tt.left}}, 0
+		if err := c.Forget(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		got, err := c.HolderOf(httptest.NewRequest(tt.method, tt.path, nil))
+		if got != tt.want || err != nil || taken != tt.taken {
+			t.Errorf("%+v: %q, %v, taken over %d times", tt, got, err, taken)
 		}
 	}
 }

@@ -13,13 +13,16 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
+	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
 // Records is what a View reads of the store.
 type Records interface {
 	Store
 	Sandboxes(ctx context.Context) ([]store.Sandbox, error)
+	Replica(ctx context.Context, sandbox string) (store.Replica, error)
 }
 
 // View is a supervisor as clients see it who do not know how many servers there are:
@@ -110,27 +113,68 @@ func (v View) KeyUse(key string) store.Use {
 	return own.Plus(v.use.keys[key])
 }
 
-// Find returns a sandbox of this server, also one that has ended.
+// Find returns a sandbox of this server, also one that has ended, or of one that is gone, as
+// it was committed last.
 func (v View) Find(ctx context.Context, id string) (store.Sandbox, error) {
 	sb, err := v.Supervisor.Find(ctx, id)
-	return sb, v.elsewhere(ctx, id, err)
+	return v.elsewhere(ctx, sb, id, err)
 }
 
-// Get returns a sandbox of this server that has not ended.
+// Get returns a sandbox as Find does, but none that has ended.
 func (v View) Get(ctx context.Context, id string) (store.Sandbox, error) {
 	sb, err := v.Supervisor.Get(ctx, id)
-	return sb, v.elsewhere(ctx, id, err)
+	if sb, err = v.elsewhere(ctx, sb, id, err); err == nil {
+		err = outcome.Alive(&sb)
+	}
+	return sb, err
 }
 
-// elsewhere returns err, or store.ErrElsewhere where it says that a sandbox is not known
-// here, and another server has it.
-func (v View) elsewhere(ctx context.Context, id string, err error) error {
-	if self := v.records.Self(); self != "" && errdef.Is(err, errdef.NotFound) {
-		if sb, err := v.records.Sandbox(ctx, id); err == nil && sb.Owner != self {
-			return store.ErrElsewhere("sandbox "+id, sb.Owner)
-		}
+// Explain explains a sandbox of this server, or one of a server that is gone, by what is
+// stored of it.
+func (v View) Explain(ctx context.Context, id string) (supervisor.Explanation, error) {
+	x, err := v.Supervisor.Explain(ctx, id)
+	if err == nil {
+		return x, nil
 	}
-	return err
+	sb, err := v.elsewhere(ctx, store.Sandbox{}, id, err)
+	if err != nil {
+		return x, err
+	}
+	x = awake.AsStored(sb, time.Now())
+	x.Gone = sb.Owner
+	x.Transitions, err = v.LastEvents(ctx, id, lastTransitions)
+	return x, err
+}
+
+// lastTransitions is how many events an explanation has.
+const lastTransitions = 10
+
+// elsewhere returns what was found here of a sandbox, or store.ErrElsewhere where it is not
+// known here and another server has it; what is stored of it, if that server is gone.
+func (v View) elsewhere(ctx context.Context, here store.Sandbox, id string, err error) (store.Sandbox, error) {
+	self := v.records.Self()
+	if self == "" || !errdef.Is(err, errdef.NotFound) {
+		return here, err
+	}
+	sb, unknown := v.records.Sandbox(ctx, id)
+	if unknown != nil || sb.Owner == self {
+		return here, err
+	}
+	if all, unknown := v.records.Servers(ctx); unknown == nil && gone(all, sb.Owner) {
+		if r, none := v.records.Replica(ctx, id); sb.Record.Checkpoint != nil && (none == nil || errdef.Is(none, errdef.NotFound)) {
+			sb.Durability, sb.Unreplicated = store.Local, "its server is gone"
+			if r.Checkpoint == sb.Record.Checkpoint.ID {
+				sb.Durability, sb.Unreplicated = store.Replicated, ""
+			}
+		}
+		return sb, nil
+	}
+	return here, store.ErrElsewhere("sandbox "+id, sb.Owner)
+}
+
+// gone reports whether a server does not answer any more.
+func gone(all []store.Server, id string) bool {
+	return !slices.ContainsFunc(all, func(srv store.Server) bool { return srv.ID == id && srv.Left > 0 && !srv.Leaving })
 }
 
 // namedWithin bounds how long is looked for a name that no sandbox here has.

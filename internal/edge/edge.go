@@ -121,7 +121,12 @@ func (e *edge) admit(ctx context.Context, r *request, p *passage) *reply {
 	}
 	to, err := e.sandboxes.Admission(t.id)
 	if err != nil {
-		return e.elsewhere(ctx, r, t, err, p)
+		if a := e.elsewhere(ctx, r, t, err, p); a != nil || p.server != "" {
+			return a
+		}
+		if to, err = e.sandboxes.Admission(t.id); err != nil {
+			return gone(t.id, err)
+		}
 	}
 	*p = passage{
 		target: t,
@@ -388,6 +393,9 @@ func (e *edge) acquire(ctx context.Context, r *request, p *passage) (*supervisor
 
 // refusal is the answer to a request that got no lease.
 func (e *edge) refusal(id string, err error) *reply {
+	if server, is := store.Elsewhere(err); is {
+		return takenOver(id, server)
+	}
 	switch errdef.ClassOf(err) {
 	case errdef.NotFound, errdef.WrongState:
 		return gone(id, err)

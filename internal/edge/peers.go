@@ -36,22 +36,34 @@ const (
 )
 
 // elsewhere looks for a sandbox that is not here. Without a reply, p goes on to the
-// server that has it. A request that has been passed on is not passed on again.
+// server that has it; or that is this one by now, if p names none. A request that has been
+// passed on is not passed on again.
 func (e *edge) elsewhere(ctx context.Context, r *request, t target, absent error, p *passage) *reply {
-	if e.peers == nil || r.peer || !errdef.Is(absent, errdef.NotFound) {
+	if e.peers == nil || !errdef.Is(absent, errdef.NotFound) {
 		return gone(t.id, absent)
 	}
 	server, err := e.peers.Holder(ctx, t.id)
 	switch {
+	case r.peer && server != "":
+		return takenOver(t.id, server)
+	case errdef.CodeOf(err) == codeUnreachable:
+		return &reply{Code: http.StatusServiceUnavailable, SandboxID: t.id, ErrorCode: codeUnreachable, retryAfter: 1, Message: err.Error()}
 	case err != nil:
 		e.log.Warn("server of a sandbox not found out", "sandbox", t.id, "err", err)
 		return &reply{Code: http.StatusServiceUnavailable, SandboxID: t.id, ErrorCode: codeUnreachable, retryAfter: 1,
-			Message: "The sandbox is not on this server, and which one has it could not be found out now. Send the request again; if that lasts, see whether the servers reach their database"}
+			Message: "The sandbox is not on this server, and could not be had from another now. Send the request again; if that lasts, see the log of this server: it says what failed"}
 	case server == "":
-		return gone(t.id, absent)
+		*p = passage{}
+		return nil
 	}
 	*p = passage{target: target{id: t.id, port: t.port}, server: server}
 	return nil
+}
+
+// takenOver is the answer to a request that has come too late to this server.
+func takenOver(id, server string) *reply {
+	return &reply{Code: http.StatusServiceUnavailable, SandboxID: id, Server: server, ErrorCode: codeUnreachable, retryAfter: 1,
+		Message: "The server " + server + " has just taken the sandbox over, and the request was not carried out. Send it again"}
 }
 
 const codeUnreachable = "server_unreachable"

@@ -644,7 +644,7 @@ func TestStrangersAreNoPeers(t *testing.T) {
 }
 
 // TestPassedOnOnce: of two servers that take each other for the one that has a sandbox,
-// the second one answers.
+// the second one answers: that it has gone to another.
 func TestPassedOnOnce(t *testing.T) {
 	f := newFleet(t, echo)
 	p := f.servePair(t, nil)
@@ -659,9 +659,9 @@ func TestPassedOnOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
-		wantJSON(t, resp, http.StatusBadGateway, "The sandbox was not found")
-		if asked, _ := p.back.counts(); asked != 0 {
-			t.Errorf("%s: the second server asked for another one", name)
+		wantJSON(t, resp, http.StatusServiceUnavailable, "has just taken the sandbox over")
+		if _, dialed := p.back.counts(); dialed != 0 {
+			t.Errorf("%s: the second server passed it on", name)
 		}
 	}
 	p.link.holds = func(string) bool { return false }
@@ -696,7 +696,7 @@ func TestOtherServerIsDown(t *testing.T) {
 				}
 			}
 			p.link.err = errors.New("no database")
-			want("could not be found out", "", false)
+			want("could not be had from another", "", false)
 			p.link.err = nil
 			go func() {
 				<-begun

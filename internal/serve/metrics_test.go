@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -179,8 +180,16 @@ func (w *world) oneLineEach(id string) {
 // TestMonitoring holds the dashboard, the alert rules and their page to what there is: every
 // metric that they name, and every type of entry.
 func TestMonitoring(t *testing.T) {
-	w := newWorld(t)
+	copies, err := blobs.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(o *supervisor.Options) { o.Blobs, o.BlobPrefix = copies, "copies" })
 	w.live()
+	testmode.Eventually(t, "the checkpoint is copied", func() bool {
+		is := w.metrics()
+		return is["drowse_replica_bytes_total"] > 0 && is["drowse_replicas_pending"] == 0
+	})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.url+"/v1/sandboxes", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -202,7 +211,7 @@ func TestMonitoring(t *testing.T) {
 	if values["drowse_api_keys_refused_total"] != 1 || values["drowse_disk_free_bytes"] <= 0 || values["drowse_disk_free_bytes"] > values["drowse_disk_size_bytes"] {
 		t.Errorf("refused %v, free %v of %v", values["drowse_api_keys_refused_total"], values["drowse_disk_free_bytes"], values["drowse_disk_size_bytes"])
 	}
-	types := []lifecycle.EntryType{lifecycle.EntryPaused, lifecycle.EntryPauseFailed, lifecycle.EntryResumed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost}
+	types := []lifecycle.EntryType{lifecycle.EntryPaused, lifecycle.EntryPauseFailed, lifecycle.EntryResumed, lifecycle.EntryResumeFailed, lifecycle.EntryRuntimeLost, lifecycle.EntryMoved}
 	metric, entry := regexp.MustCompile(`\b(drowse|process|go)_[a-z_]+`), regexp.MustCompile(`type=~?\\?"([a-z_.|*]+)`)
 	for _, file := range []string{"packaging/monitoring/alerts.yml", "packaging/monitoring/dashboard.json", "docs/monitor.md"} {
 		text, err := os.ReadFile("../../" + file)

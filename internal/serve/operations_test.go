@@ -88,7 +88,7 @@ func (p program) Image() ([]byte, error) {
 	return []byte("memory"), nil
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, with ...func(*supervisor.Options)) *world {
 	w := &world{t: t}
 	dir := t.TempDir()
 	must := func(err error) {
@@ -115,10 +115,14 @@ func newWorld(t *testing.T) *world {
 	log, err := NewLogger(&w.log, "json", "info")
 	must(err)
 	// "base" must not be taken for an old build of itself: it is in use.
-	w.sup, err = supervisor.New(t.Context(), supervisor.Options{
+	options := supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volume.At(filepath.Join(dir, "volumes"), os.Getuid()), Driver: machine.Driver(), RunDir: filepath.Join(dir, "rootfs"),
 		Log: log, WakeTimeout: 10 * time.Second, WakeQueue: 100, KeyLimits: keys.Limits,
-	})
+	}
+	for _, f := range with {
+		f(&options)
+	}
+	w.sup, err = supervisor.New(t.Context(), options)
 	must(err)
 	must(os.MkdirAll(base, 0o700))
 	must(os.WriteFile(filepath.Join(base, "template.json"), []byte(`{"id":"base"}`), 0o600))
@@ -144,7 +148,7 @@ func newWorld(t *testing.T) *world {
 	served := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
-		served <- serveUntil(ctx, log, ln, newServer(ctx, o, w.parts, shown{ends: time.Now}), w.sup, nil, func() {})
+		served <- serveUntil(ctx, log, ln, newServer(ctx, o, w.parts, shown{ends: time.Now}), w.sup, nil, func() {}, func() {})
 	}()
 	t.Cleanup(func() {
 		cancel()

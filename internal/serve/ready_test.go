@@ -64,7 +64,7 @@ func TestNotReady(t *testing.T) {
 	served, first := make(chan error, 1), make(firstTrial)
 	var tells atomic.Bool // what waits until it is ready was told
 	go func() {
-		served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h, first, func() { tells.Store(true) })
+		served <- serveUntil(ctx, log, ln, edge.NewServer(edge.Options{Log: log}), h, first, func() { tells.Store(true) }, func() {})
 	}()
 	close(first)
 	status := told()

@@ -23,7 +23,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime/drivers"
 	"github.com/drowse-dev/drowse/internal/serve/settings"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/follow"
 	"github.com/drowse-dev/drowse/internal/store/lease"
+	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 )
 
@@ -218,8 +220,8 @@ func noFiles(dir string) error {
 }
 
 // claim makes this process the one that writes for the server of a state directory, which
-// it has locked, and waits for that if need be. Meanwhile standBy is called, once.
-func (e *elsewhere) claim(ctx context.Context, o Options, st *store.SQL, standBy func()) (*lease.Keeper, error) {
+// it has locked, and waits for that if need be.
+func (e *elsewhere) claim(ctx context.Context, o Options, st *store.SQL, as lease.Options) (*lease.Keeper, error) {
 	if err := e.checkReachable(ctx, o, st); err != nil {
 		return nil, err
 	}
@@ -228,7 +230,7 @@ func (e *elsewhere) claim(ctx context.Context, o Options, st *store.SQL, standBy
 		return nil, err
 	}
 	srv.Address = o.PeerListen
-	return lease.Claim(ctx, st, srv, lease.Options{Log: o.Log, StandBy: standBy})
+	return lease.Claim(ctx, st, srv, as)
 }
 
 // checkReachable refuses a database that has other servers, where those could not reach this
@@ -278,6 +280,35 @@ type tenancy struct {
 	*lease.Keeper
 	fenced atomic.Bool // the supervisor has found that another process has claimed the server
 	idle   bool        // no sandbox runs on here when the server has stopped
+	// shares is whose sandboxes other servers take over when the lease has lapsed; nil while
+	// there are none, or where they do not.
+	shares atomic.Pointer[supervisor.Supervisor]
+}
+
+// share has a supervisor give up what others take over while the lease has lapsed. They can take
+// what was ever copied, also if it is not any more.
+func (h *tenancy) share(ctx context.Context, st store.Replicas, sup *supervisor.Supervisor, copies bool) error {
+	all, err := st.Replicas(ctx)
+	if err != nil || !copies && len(all) == 0 {
+		return err
+	}
+	h.shares.Store(sup)
+	return sup.Disown(ctx) // the lease may have lapsed while it started
+}
+
+// lapsed is called when other servers may have taken sandboxes over.
+func (h *tenancy) lapsed() {
+	if sup := h.shares.Load(); sup != nil {
+		sup.CutAll()
+	}
+}
+
+// back is called before the lease counts again that has lapsed.
+func (h *tenancy) back(ctx context.Context) error {
+	if sup := h.shares.Load(); sup != nil {
+		return sup.Disown(ctx)
+	}
+	return nil
 }
 
 // openHeld opens the store of a server, and waits until it may be written to. With SQLite
@@ -295,11 +326,12 @@ func openHeld(ctx context.Context, o Options, closers *cleanups) (*store.SQL, *t
 	if e == nil {
 		return st, nil, nil
 	}
-	k, err := e.claim(ctx, o, st, func() { leaveTo(ctx, o, st, e) })
+	hold := &tenancy{}
+	k, err := e.claim(ctx, o, st, lease.Options{Log: o.Log, StandBy: func() { leaveTo(ctx, o, st, e) }, Lapsed: hold.lapsed, Back: hold.back})
 	if err != nil {
 		return nil, nil, err
 	}
-	hold := &tenancy{Keeper: k}
+	hold.Keeper = k
 	after := context.WithoutCancel(ctx) // the lease is kept while the server stops
 	closers.add(func() error { return hold.end(after) })
 	closers.add(background(after, func(ctx context.Context) { _ = k.Run(ctx) }))
@@ -389,6 +421,28 @@ func (h *tenancy) end(ctx context.Context) error {
 		return nil
 	}
 	return h.Release(ctx)
+}
+
+// leaveWithin bounds how long it takes to tell other servers that this one leaves. They look
+// several times in noticed, since one of them may be busy.
+const (
+	leaveWithin = 2 * time.Second
+	noticed     = 4 * follow.Every
+)
+
+// leave has other servers wait, with what they have for this one, until it has left: it stops
+// answering now.
+func (h *tenancy) leave(ctx context.Context, st *store.SQL, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
+	if err := st.Leave(ctx); err != nil {
+		log.Warn("the other servers do not know that this one stops", "err", err)
+		return
+	}
+	others, err := st.Servers(ctx)
+	if err != nil || slices.ContainsFunc(others, func(srv store.Server) bool { return srv.ID != st.Self() && srv.Left > 0 }) {
+		time.Sleep(noticed) // requests are served meanwhile
+	}
 }
 
 // isOver reports whether another process has claimed the server.

@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/backup"
+	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/build"
 	"github.com/drowse-dev/drowse/internal/build/workshop"
 	"github.com/drowse-dev/drowse/internal/cluster"
@@ -193,7 +194,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	serving, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	o.fenced = func() { end(errFenced(o.StateDir)) }
-	server, sup, err := assemble(ctx, o, listeners{ln.Addr(), forSSH, forPeers}, certificates, &closers)
+	server, sup, leave, err := assemble(ctx, o, listeners{ln.Addr(), forSSH, forPeers}, certificates, &closers)
 	if err != nil {
 		return err
 	}
@@ -212,7 +213,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	if o.Store != "" {
 		well = awayFrom{sup}
 	}
-	err = serveUntil(serving, o.Log, ln, server, well, o.first, tell)
+	err = serveUntil(serving, o.Log, ln, server, well, o.first, tell, leave)
 	if ctx.Err() == nil {
 		err = errors.Join(context.Cause(serving), err)
 	}
@@ -320,16 +321,21 @@ type listeners struct {
 	ssh, peers net.Listener // nil for none
 }
 
-// assemble opens everything below the listener and returns what serves it. SSH clients
-// and other servers are served from here on, if there are listeners for them.
-func assemble(ctx context.Context, o Options, on listeners, certificates shown, closers *cleanups) (*edge.Server, *supervisor.Supervisor, error) {
+// assemble opens everything below the listener and returns what serves it, and what is called
+// before that ends. SSH clients and other servers are served from here on, if there are
+// listeners for them.
+func assemble(ctx context.Context, o Options, on listeners, certificates shown, closers *cleanups) (_ *edge.Server, _ *supervisor.Supervisor, leave func(), err error) {
+	copies, err := openCopies(ctx, o)
+	if err != nil {
+		return nil, nil, nil, err
+	}
 	st, hold, err := openHeld(ctx, o, closers)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	keys, err := auth.Load(ctx, st)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	keys.SetRate(o.MaxKeyRate)
 	if hold != nil {
@@ -337,32 +343,36 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	}
 	calls, err := audit.Open(auditIn(o.StateDir), o.Log)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	closers.add(calls.Close)
 	if err := firstKey(ctx, o, keys, on.addr); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	closers.add(background(ctx, func(ctx context.Context) { keys.Run(ctx, o.Log) }))
 	world, err := openOutside(ctx, o, st, keys)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	sup, publisher, err := supervise(ctx, o, st, hold, keys, world, closers)
+	leave = func() {}
+	if copies != nil {
+		leave = func() { hold.leave(context.WithoutCancel(ctx), st, o.Log) }
+	}
+	sup, publisher, err := supervise(ctx, o, st, copies, hold, keys, world, closers)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	hooks, err := sendWebhooks(ctx, o, st, hold, sup, closers)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	builder, err := openBuilds(ctx, o, st, sup, closers)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	sshKeys, err := auth.LoadSSHKeys(ctx, st, keys)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	room := held.New()
 	var server *edge.Server
@@ -372,16 +382,23 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			store.KindKeys: keys.Refresh, store.KindSSHKeys: sshKeys.Refresh, store.KindSecrets: world.Secrets.Refresh, store.KindWebhooks: hooks.Refresh,
 			store.KindVolumes: sup.RefreshVolumes, store.KindSnapshots: sup.RefreshSnapshots, store.KindTemplates: builder.Refresh,
 			store.KindEvents: func(context.Context) error { sup.Announce(); return nil },
+			store.KindOwners: func(ctx context.Context) error { return errors.Join(others.Forget(ctx), sup.Disown(ctx)) },
 		}})
-		closers.add(background(ctx, follower.Run))
 		transport := func(to string) http.RoundTripper { return server.TransportTo(to) }
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: has(ctx, sup), CatchUp: follower.Now, Admits: keys.Admits, Transport: transport, Log: o.Log}); err != nil {
-			return nil, nil, err
+		var takeOver func(ctx context.Context, id string) error
+		if copies != nil {
+			takeOver = sup.TakeOver
+			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+			return nil, nil, nil, err
+		}
+		closers.add(background(ctx, follower.Run))
 	}
 	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
 	if on.peers != nil {
-		closers.add(background(ctx, func(ctx context.Context) {
+		// Others pass requests on until they know that this server stops, and Shutdown then ends them.
+		closers.add(background(context.WithoutCancel(ctx), func(ctx context.Context) {
 			defer context.AfterFunc(ctx, func() { _ = on.peers.Close() })()
 			_ = server.ServePeers(others.Listen(on.peers)) // it ends with its listener
 		}))
@@ -389,11 +406,11 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	if on.ssh != nil {
 		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, func(ctx context.Context) { _ = ssh.Serve(ctx, on.ssh) })) // it ends with ctx alone
 	}
-	return server, sup, nil
+	return server, sup, leave, nil
 }
 
 // alone reports whether no other server has the database: what one changes it knows.
@@ -404,12 +421,48 @@ func alone(st store.Leases) func(context.Context) bool {
 	}
 }
 
-// has reports whether a server has a sandbox, also one that has ended.
-func has(ctx context.Context, sup *supervisor.Supervisor) func(id string) bool {
-	return func(id string) bool {
-		_, err := sup.Find(ctx, id)
-		return err == nil
+// copiesWithin is how long a start waits for object storage.
+const copiesWithin = 10 * time.Second
+
+// openCopies returns the object storage with copies of checkpoints; nil for none. One that does
+// not answer now is no reason not to serve.
+func openCopies(ctx context.Context, o Options) (blobs.Store, error) {
+	if o.Blobs == "" {
+		return nil, nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, copiesWithin)
+	defer cancel()
+	copies, err := blobs.Open(ctx, o.Blobs)
+	if err != nil && copies != nil {
+		o.Log.Warn("object storage does not answer: what sleeps is copied when it does", "err", err)
+		err = nil
+	}
+	return copies, err
+}
+
+// sweepEvery is how often object storage is looked through for what nobody needs.
+const sweepEvery = time.Hour
+
+// sweepCopies removes what is left of copies that nobody needs. One server does.
+func sweepCopies(ctx context.Context, log *slog.Logger, st store.Store, hold *tenancy, sup *supervisor.Supervisor, closers *cleanups) {
+	elected := hold.elected(ctx, st, "copies", closers)
+	closers.add(background(ctx, func(ctx context.Context) {
+		tick := time.NewTicker(sweepEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if !elected() {
+				continue
+			}
+			if err := sup.SweepCopies(ctx); err != nil && ctx.Err() == nil {
+				log.Warn("object storage could not be looked through for what nobody needs", "err", err)
+			}
+		}
+	}))
 }
 
 // openBuilds makes templates of steps.
@@ -594,7 +647,7 @@ func (o Options) share() []string {
 	return nil
 }
 
-func supervise(ctx context.Context, o Options, st store.Store, hold *tenancy, keys *auth.Keys, world outside.World, closers *cleanups) (*supervisor.Supervisor, *publish.Publisher, error) {
+func supervise(ctx context.Context, o Options, st *store.SQL, copies blobs.Store, hold *tenancy, keys *auth.Keys, world outside.World, closers *cleanups) (*supervisor.Supervisor, *publish.Publisher, error) {
 	layers, err := layer.Open(o.StateDir)
 	if err != nil {
 		return nil, nil, err
@@ -650,6 +703,12 @@ func supervise(ctx context.Context, o Options, st store.Store, hold *tenancy, ke
 	if err != nil {
 		return nil, nil, err
 	}
+	identity := ""
+	if copies != nil {
+		if identity, err = store.Identity(ctx, st); err != nil {
+			return nil, nil, err
+		}
+	}
 	sup, err := supervisor.New(ctx, supervisor.Options{
 		Store: st, Layers: layers, Templates: templates, Volumes: volumes, Builds: kept, Driver: driver, RunDir: mounts,
 		Ballast: filepath.Join(o.StateDir, "ballast"), BackupNeeds: func(path string) bool { return backup.Needs(o.StateDir, path) },
@@ -657,16 +716,22 @@ func supervise(ctx context.Context, o Options, st store.Store, hold *tenancy, ke
 		WakeTimeout: o.WakeTimeout, WakeQueue: o.WakeQueue, Drain: o.Drain, MaxRunning: o.MaxRunning, Images: checkpoint.Ways{Early: int64(o.EarlyWakeMiB) << 20, Deltas: int64(o.DeltaPausesMiB) << 20}, KeyLimits: keys.Limits, KeyLives: keys.Lives, VolumeDiskMiB: o.VolumeDiskMiB,
 		TrialTemplate: template.Host, World: world, SampleEvery: sampleEvery, DiskEvery: diskEvery, ActivityEvery: activityEvery, ConfineEvery: 500 * time.Millisecond,
 		LogDir: filepath.Join(o.StateDir, "logs"), Traced: traced, LightSleep: o.lightSleep(), Lease: hold.lease(), OnFenced: hold.tell(o.fenced),
+		Blobs: copies, BlobPrefix: identity, Replicated: o.Durability == settings.Replicated,
 	})
 	if err != nil {
 		return nil, nil, err
+	}
+	if hold != nil {
+		if err := hold.share(ctx, st, sup, copies != nil); err != nil {
+			return nil, nil, err
+		}
 	}
 	closers.add(func() error {
 		after := context.WithoutCancel(ctx)
 		if hold.isOver() {
 			o.OnShutdown = "keep" // nothing can be recorded of a pause
 		}
-		err := stop(after, o, sup)
+		err := stop(after, o, sup, hold.isOver())
 		switch {
 		case hold.isOver():
 			err = errors.Join(err, tenure.End(after, driver, mounts))
@@ -697,12 +762,17 @@ func runsOn(ctx context.Context, driver runtime.Driver) bool {
 }
 
 // stop stops the supervisor, which nobody calls any more.
-func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
+func stop(ctx context.Context, o Options, sup *supervisor.Supervisor, over bool) error {
+	within, cancel := context.WithTimeout(ctx, o.ShutdownTimeout)
+	defer cancel()
 	if o.OnShutdown == "pause" {
-		pausing, cancel := context.WithTimeout(ctx, o.ShutdownTimeout)
-		defer cancel()
-		if left := sup.PauseAll(pausing); left > 0 {
+		if left := sup.PauseAll(within); left > 0 {
 			o.Log.Warn("some sandboxes could not be paused, and go on", "count", left)
+		}
+	}
+	if !over {
+		if err := sup.AwaitCopies(within); err != nil {
+			o.Log.Warn("some sandboxes are not in object storage as they sleep: they wake when this server is back", "err", err)
 		}
 	}
 	stopping, cancel := context.WithTimeout(ctx, shutdownGrace)
@@ -714,7 +784,7 @@ func stop(ctx context.Context, o Options, sup *supervisor.Supervisor) error {
 // streams, which have no end of their own, are broken off. The service manager
 // learns from sup, after the trial of the start, when the server is ready and that it
 // is well.
-func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health, first firstTrial, ready func()) error {
+func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *edge.Server, sup health, first firstTrial, ready, leave func()) error {
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(ln) }()
 	go func() {
@@ -732,6 +802,7 @@ func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *
 	}
 	log.Info("server stopping")
 	notify(log, daemon.SdNotifyStopping)
+	leave()
 	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
 	defer cancel()
 	if err := server.Shutdown(stop); err != nil && !errors.Is(err, context.DeadlineExceeded) {

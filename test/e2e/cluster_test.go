@@ -17,15 +17,21 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/pgtest"
 )
 
-// startCluster starts servers whose records are in one database. The first has started
-// before the others.
-func startCluster(t *testing.T, n int) []*server {
+// startCluster starts servers whose records are in one database, each with more arguments.
+// The first has started before the others.
+func startCluster(t *testing.T, n int, args ...string) []*server {
+	t.Helper()
+	return startClusterIn(t, n, nil, args...)
+}
+
+// startClusterIn is startCluster with more in the environment of each server.
+func startClusterIn(t *testing.T, n int, env []string, args ...string) []*server {
 	t.Helper()
 	url := pgtest.Start(t).NewDatabase(t)
 	var all []*server
 	for range n {
 		s := newServer(t, stateDir(t))
-		s.store, s.args = url, []string{"--peer-listen", freeAddress(t)}
+		s.store, s.env, s.args = url, env, append([]string{"--peer-listen", freeAddress(t)}, args...)
 		t.Cleanup(s.cleanUp)
 		s.start()
 		all = append(all, s)
@@ -116,8 +122,16 @@ func TestThreeServers(t *testing.T) {
 		t.Errorf("the sandboxes of a server that is away are not listed: %v, %v", list, err)
 	}
 	wantCode(t, all[0].client.SetTimeout(ctx, guests[2].sb.ID, time.Hour), "a change while the server is away", "server_unreachable")
-	gone, err := all[1].client.Get(ctx, guests[2].sb.ID)
-	wantCode(t, err, fmt.Sprintf("a look (%v) while the server is away", gone.State), "server_unreachable")
+	eventually(t, 40*time.Second, "it is told what is stored, once the lease is over", func() error {
+		away, err := all[1].client.Get(ctx, guests[2].sb.ID)
+		if err == nil && away.State != client.Running {
+			t.Errorf("while its server is away it is %s", away.State)
+		}
+		return err
+	})
+	if x, err := all[1].client.Explain(ctx, guests[2].sb.ID); err != nil || !strings.Contains(x.Next.Text, "is gone, and nothing is done with it until that is back") || len(x.Transitions) == 0 {
+		t.Errorf("explained while its server is away: %+v, %v", x, err)
+	}
 	near := &guest{all[0], guests[1].through(ctx, all[0]).sb, guests[1].first}
 	near.same(near.first, near.ask(ctx))
 	all[2].start()

@@ -7,6 +7,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/egress"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -125,14 +126,14 @@ func (s *server) explain(c *call) (reply, error) {
 	}
 	rec := x.Sandbox.Record
 	list, err := s.Services.Services(c.r.Context(), c.sandbox)
-	if err != nil {
+	if err != nil && !errdef.Is(err, errdef.NotFound) { // of a server that is gone nothing is known of them
 		return reply{}, err
 	}
 	return ok(lifecycleView{
 		Sandbox: x.Sandbox.ID, State: rec.State, Sleep: viewSleep(x.Sandbox), Phase: orNull(rec.Phase()), Generation: rec.Generation,
 		Operation: viewOperation(rec.Op), Busy: busy(x), Holds: viewHolds(x.Holds), Telemetry: viewTelemetry(x.Blindness),
 		Clocks: viewClocks(x), Next: viewNext(x),
-		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError), Checkpoint: viewCheckpoint(rec),
+		PauseFailures: rec.PauseFailures, PauseRetryAt: timeOrNull(rec.PauseRetryAt), LastError: orNull(rec.LastError), Checkpoint: viewCheckpoint(x.Sandbox),
 		Lineage: viewLineage(x.Sandbox.Config.Lineage), Restored: viewRestored(rec.Restored),
 		Refusals:    viewRefusals(x.Refusals),
 		Services:    viewServices(c, list),
@@ -223,6 +224,12 @@ func deadlineOf(x supervisor.Explanation, clock lifecycle.Clock) (time.Time, boo
 // viewNext returns the earliest deadline that changes the sandbox, and in words
 // what follows where none does.
 func viewNext(x supervisor.Explanation) nextView {
+	if x.Gone != "" && x.Sandbox.Record.State != lifecycle.Terminated {
+		if x.Sandbox.Durability == store.Replicated {
+			return nextView{Text: "its server " + x.Gone + " is gone; with the next request for it another goes on with it, from its checkpoint"}
+		}
+		return nextView{Text: "its server " + x.Gone + " is gone, and nothing is done with it until that is back: its last checkpoint is there alone"}
+	}
 	for _, d := range x.Deadlines {
 		if action, text := outcome(x, d.Clock); action != "" {
 			text = fmt.Sprintf("%s at %s", text, d.At.UTC().Format(time.RFC3339))

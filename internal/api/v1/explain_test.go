@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 )
@@ -256,6 +257,17 @@ func TestTheTimeoutIsHeld(t *testing.T) {
 }
 
 // TestNextOfADamagedSandbox: what cannot wake is not said to wake by traffic.
+// TestNextOfALostSandbox: where its server is gone, what happens next is up to others.
+func TestNextOfALostSandbox(t *testing.T) {
+	x := supervisor.Explanation{Gone: "srv_a", Sandbox: store.Sandbox{Record: lifecycle.Record{State: lifecycle.Paused}}}
+	for where, says := range map[store.Durability]string{store.Replicated: "another goes on with it", store.Local: "until that is back", "": "until that is back"} {
+		x.Sandbox.Durability = where
+		if next := viewNext(x); !strings.Contains(next.Text, "srv_a is gone") || !strings.Contains(next.Text, says) || next.Action != nil {
+			t.Errorf("%q: %+v", where, next)
+		}
+	}
+}
+
 func TestNextOfADamagedSandbox(t *testing.T) {
 	x := supervisor.Explanation{Fault: errors.New("memory image differs")}
 	x.Sandbox.Record = lifecycle.Record{

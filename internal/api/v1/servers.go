@@ -21,6 +21,7 @@ type serverView struct {
 	Name        string            `json:"name" doc:"Of the machine that it runs on, or ran on last."`
 	Address     *string           `json:"address" doc:"At which the others reach it; null where they do not."`
 	Alive       bool              `json:"alive" doc:"Whether it has a lease. What one has that is not alive can be listed, and not used."`
+	Leaving     bool              `json:"leaving" doc:"Whether its process stops: requests for what it has wait until it has left, and then go to another server or are refused. It stays set until the server is started again."`
 	LeaseEndsAt httpapi.Timestamp `json:"leaseEndsAt" doc:"Unless it renews its lease, by the clock of the database."`
 	Self        bool              `json:"self" doc:"Whether it is the one that answers."`
 }
@@ -37,7 +38,7 @@ func listServers(s *server, c *call) (reply, error) {
 	v := serversView{Servers: []serverView{}}
 	for _, srv := range all {
 		v.Servers = append(v.Servers, serverView{
-			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Left > 0,
+			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Left > 0, Leaving: srv.Leaving,
 			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(),
 		})
 	}

@@ -16,10 +16,11 @@ func TestServers(t *testing.T) {
 	}
 	end := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 	w = newWorld(t, func(o *Options) {
-		o.Servers = apitest.Servers{{ID: "srv_b", Name: "here", Address: "10.0.0.2:3443", LeaseEndsAt: end, Left: time.Millisecond}, {ID: "srv_c", Name: "there", LeaseEndsAt: end, Left: -time.Second}}
+		o.Servers = apitest.Servers{{ID: "srv_b", Name: "here", Address: "10.0.0.2:3443", LeaseEndsAt: end, Left: time.Millisecond}, {ID: "srv_c", Name: "there", LeaseEndsAt: end, Left: -time.Second}, {ID: "srv_d", Name: "stops", Leaving: true, LeaseEndsAt: end, Left: time.Second}}
 	})
-	want := `{"servers":[{"id":"srv_b","name":"here","address":"10.0.0.2:3443","alive":true,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":true},` +
-		`{"id":"srv_c","name":"there","address":null,"alive":false,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false}]}`
+	want := `{"servers":[{"id":"srv_b","name":"here","address":"10.0.0.2:3443","alive":true,"leaving":false,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":true},` +
+		`{"id":"srv_c","name":"there","address":null,"alive":false,"leaving":false,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false},` +
+		`{"id":"srv_d","name":"stops","address":null,"alive":true,"leaving":true,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false}]}`
 	if a := w.do("GET", "/v1/servers", "").Is(http.StatusOK); a.Body != want {
 		t.Errorf("got  %s\nwant %s", a.Body, want)
 	}

@@ -103,6 +103,9 @@ type limitsView struct {
 type checkpointView struct {
 	Mode  lifecycle.Mode `json:"mode"`
 	Bytes int64          `json:"bytes" doc:"What the pause wrote."`
+	// Durability and Unreplicated are null where there is no object storage.
+	Durability   *store.Durability `json:"durability" doc:"Where it is. local: on the disk of its server alone. replicated: in object storage too, so that another server can go on with the sandbox if its own is gone. null without object storage, and while another server has the sandbox."`
+	Unreplicated *string           `json:"replicationError" doc:"Why the last try to copy it to object storage has failed, which is tried again; null for no failure."`
 	// Reason and Detail are of a pause that was to keep memory, and has not.
 	Reason *string `json:"reason" doc:"memory_not_capturable, where a pause that was to keep the memory has kept the files alone; null otherwise."`
 	Detail *string `json:"detail" doc:"What kept the memory from being captured."`
@@ -137,7 +140,9 @@ func (s *server) views(ctx context.Context, list ...*store.Sandbox) []sandboxVie
 			x = awake.AsStored(*sb, time.Now())
 		}
 		seen := *sb
-		seen.Light = seen.Light || x.Sandbox.Light // what a change returns does not tell
+		if ok { // what a change returns does not tell
+			seen.Light, seen.Durability, seen.Unreplicated = seen.Light || x.Sandbox.Light, x.Sandbox.Durability, x.Sandbox.Unreplicated
+		}
 		views[i] = s.view(&seen)
 		next := viewNext(x)
 		views[i].Next, views[i].LastActiveAt = &next, timeOrNull(x.LastActive)
@@ -190,16 +195,17 @@ func (s *server) view(sb *store.Sandbox) sandboxView {
 	if v.Ports == nil {
 		v.Ports = store.Ports{}
 	}
-	v.Checkpoint = viewCheckpoint(*rec)
+	v.Checkpoint = viewCheckpoint(*sb)
 	return v
 }
 
-func viewCheckpoint(rec lifecycle.Record) *checkpointView {
+func viewCheckpoint(sb store.Sandbox) *checkpointView {
+	rec := sb.Record
 	cp := rec.Checkpoint
 	if cp == nil || rec.State == lifecycle.Terminated {
 		return nil
 	}
-	v := &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes}
+	v := &checkpointView{Mode: cp.Mode, Bytes: cp.Bytes, Durability: orNull(sb.Durability), Unreplicated: orNull(sb.Unreplicated)}
 	if cp.Without != "" {
 		v.Reason, v.Detail = orNull(lifecycle.NotCapturable), orNull(cp.Without)
 	}

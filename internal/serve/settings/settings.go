@@ -17,6 +17,13 @@ const (
 	CertificateFile = "certificate.pem" // what the server shows at that URL, with TLS
 )
 
+// What a pause promises when it is answered: the checkpoint is on the disk of its server,
+// or also in object storage.
+const (
+	Local      = "local"
+	Replicated = "replicated"
+)
+
 // Server is what "drowse serve" was told.
 type Server struct {
 	Listen     string        // address, such as 127.0.0.1:3000
@@ -25,6 +32,8 @@ type Server struct {
 	StateDir   string        // everything durable; made if missing
 	Store      string        // URL of the PostgreSQL database with the records; empty for SQLite in StateDir
 	PeerListen string        // address for the other servers of that database, at which they reach this one; empty for none
+	Blobs      string        // URL of the object storage with copies of checkpoints; empty for none
+	Durability string        // what a pause promises: Local or Replicated
 	LogFormat  string        // text or json
 	LogLevel   string        // debug, info, warn or error
 	APIKey     string        // the first key; one is made if this is empty and there is none

@@ -134,12 +134,23 @@ export interface Checkpoint {
   bytes: number;
   /** What kept the memory from being captured. */
   detail: string | null;
+  /**
+   * Where it is. local: on the disk of its server alone. replicated: in object storage too, so
+   * that another server can go on with the sandbox if its own is gone. null without object
+   * storage, and while another server has the sandbox.
+   */
+  durability: string | null;
   mode: "memory" | "filesystem";
   /**
    * memory_not_capturable, where a pause that was to keep the memory has kept the files alone;
    * null otherwise.
    */
   reason: string | null;
+  /**
+   * Why the last try to copy it to object storage has failed, which is tried again; null for no
+   * failure.
+   */
+  replicationError: string | null;
 }
 
 export interface Clock {

@@ -173,10 +173,19 @@ class Checkpoint:
     """What the pause wrote."""
     detail: str | None = None
     """What kept the memory from being captured."""
+    durability: str | None = None
+    """Where it is. local: on the disk of its server alone. replicated: in object storage too, so
+    that another server can go on with the sandbox if its own is gone. null without object
+    storage, and while another server has the sandbox.
+    """
     mode: Literal["memory", "filesystem"]
     reason: str | None = None
     """memory_not_capturable, where a pause that was to keep the memory has kept the files alone;
     null otherwise.
+    """
+    replication_error: str | None = None
+    """Why the last try to copy it to object storage has failed, which is tried again; null for no
+    failure.
     """
 
 
@@ -1032,6 +1041,7 @@ WIRE_NAMES = {
     "pre_pause": "prePause",
     "ready_at": "readyAt",
     "refresh_on_activity": "refreshOnActivity",
+    "replication_error": "replicationError",
     "stall_after": "stallAfterSeconds",
     "started_at": "startedAt",
     "timeout": "timeoutSeconds",

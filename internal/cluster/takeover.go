@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// takes are the sandboxes that are being taken over, each once for all who ask for it.
+type takes struct {
+	mu  sync.Mutex
+	now map[string]*take
+}
+
+// take is one of them.
+type take struct {
+	done   chan struct{}
+	server string // set before done is closed: who has it then; empty for this server
+	err    error
+}
+
+// takeOver has this server take over a sandbox of another that is gone, and returns who has
+// it then. Whoever asks may go away meanwhile.
+func (c *Cluster) takeOver(ctx context.Context, id, from string) (server string, err error) {
+	c.takes.mu.Lock()
+	t := c.takes.now[id]
+	if t == nil {
+		t = &take{done: make(chan struct{})}
+		if c.takes.now == nil {
+			c.takes.now = map[string]*take{}
+		}
+		c.takes.now[id] = t
+		go c.carryOut(context.WithoutCancel(ctx), t, id, from)
+	}
+	c.takes.mu.Unlock()
+	return t.wait(ctx)
+}
+
+// of returns how a sandbox is being taken over; nil if it is not.
+func (t *takes) of(id string) *take {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := t.now[id]
+	if now != nil && now.over() {
+		return nil
+	}
+	return now
+}
+
+// over reports whether it has come to its end.
+func (t *take) over() bool {
+	select {
+	case <-t.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait returns who has the sandbox then.
+func (t *take) wait(ctx context.Context) (server string, err error) {
+	select {
+	case <-t.done:
+		return t.server, t.err
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}
+
+// carryOut takes a sandbox over, when it is its turn: each takes memory, and room on the disk.
+func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
+	c.turns <- struct{}{}
+	err := c.o.TakeOver(ctx, id)
+	<-c.turns
+	_, elsewhere := store.Elsewhere(err)
+	wait := takeAgain
+	switch {
+	case err == nil:
+	case c.taken(ctx, t, id, from):
+	case elsewhere: // it is not gone for long enough, or is back
+		t.err = errGone(id, from, "what ran there may be there still for a moment")
+	case errdef.CodeOf(err) == "record_changed" || errdef.Is(err, errdef.Exists): // it is here by now, or another was faster
+		t.err = errGone(id, from, "it is being taken over")
+	case errdef.CodeOf(err) == "not_replicated":
+		t.err = errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has sandbox %s, is gone, and what it slept as last is not in object storage", from, id).
+			WithRemedy("start that server again; what it has asleep is there then").With("server", from)
+	default:
+		wait = failAgain
+		c.o.Log.Warn("a sandbox of a server that is gone could not be taken over", "sandbox", id, "server", from, "err", err)
+		t.err = err
+	}
+	close(t.done)
+	end := func() {
+		c.takes.mu.Lock()
+		defer c.takes.mu.Unlock()
+		delete(c.takes.now, id)
+	}
+	if t.err == nil {
+		end()
+		return
+	}
+	time.AfterFunc(wait, end)
+}
+
+const (
+	// mostTakes is how many sandboxes are taken over at once.
+	mostTakes = 4
+	// takeAgain is for how long one that has failed is what all get who ask, and failAgain where
+	// it was not because of the other server: each may fetch much.
+	takeAgain = 2 * time.Second
+	failAgain = 30 * time.Second
+)
+
+// taken reports whether another take was faster than one that has failed, and notes who has
+// the sandbox. What has failed may be due to that in many ways: its parts were read one by one.
+func (c *Cluster) taken(ctx context.Context, t *take, id, from string) bool {
+	began := time.Now()
+	sb, err := c.o.Store.Sandbox(ctx, id)
+	if err != nil || sb.Owner == from {
+		return false
+	}
+	if sb.Owner != c.o.Store.Self() {
+		t.server = sb.Owner
+		c.note(id, sb.Owner, began)
+	}
+	return true
+}
+
+// errGone says that a sandbox cannot be had at once.
+func errGone(id, server, why string) error {
+	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has sandbox %s, is gone, and %s", server, id, why).
+		WithRemedy("send the request again in a moment; if that lasts, see why that server is down").With("server", server)
+}

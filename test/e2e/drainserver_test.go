@@ -1,0 +1,341 @@
+package e2e
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/sweep"
+	"github.com/drowse-dev/drowse/internal/testmode"
+)
+
+// Of TestDrainUnderLoad.
+const (
+	loadClients  = 20
+	loadEach     = 4                      // sandboxes of each server, of which half sleep
+	loadLongest  = 300 * time.Millisecond // of a request; the server that stops waits longer for it
+	loadBreak    = 20 * time.Millisecond  // of a client between two requests
+	askedBefore  = 60                     // requests before the server stops
+	askedAfter   = 60                     // and after another has all its sandboxes
+	takenWithin  = 60 * time.Second
+	settleWithin = 30 * time.Second
+)
+
+// TestDrainUnderLoad stops one of three servers while clients ask for all sandboxes through
+// the other two. No request fails: those for the server that stops wait until another has
+// the sandbox. Each is served once, by the memory that the sandbox had, and each sandbox
+// moves once and wakes once for it.
+func TestDrainUnderLoad(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	all := startCluster(t, 3, "--blobs", t.TempDir(), "--durability", "replicated", "--on-shutdown", "pause")
+	l := &demand{servers: all[1:]}
+	for i, s := range all {
+		for n := range loadEach {
+			g := s.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)})
+			d := &loaded{guest: g, leaves: i == 0, sleeps: n%2 == 1}
+			for _, via := range l.servers {
+				d.via = append(d.via, g.through(ctx, via))
+			}
+			if d.sleeps {
+				s.pause(ctx, g.sb.ID)
+			}
+			l.guests = append(l.guests, d)
+		}
+	}
+	for _, d := range l.guests {
+		info, err := l.servers[0].client.Get(ctx, d.sb.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.before, d.last = info, l.servers[0].lastEvent(ctx, d.sb.ID)
+	}
+
+	stop := make(chan struct{})
+	var asking sync.WaitGroup
+	for n := range uint64(loadClients) {
+		asking.Go(func() { l.keepAsking(ctx, t, testmode.Rand(n), stop) })
+	}
+	l.await(ctx, t, askedBefore)
+	began := time.Now()
+	if err := all[0].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	l.drains.Store(true)
+	select {
+	case err := <-all[0].exited:
+		all[0].cmd = nil
+		if err != nil {
+			t.Errorf("the server that stops ended with %v", err)
+		}
+	case <-ctx.Done():
+		t.Fatal(context.Cause(ctx))
+	}
+	stopped := since(began)
+	eventually(t, takenWithin, "all sandboxes run on the servers that are left", func() error { return l.moved(ctx, serverOf(t, all[0])) })
+	taken := since(began)
+	l.await(ctx, t, l.asked.Load()+askedAfter)
+	close(stop)
+	asking.Wait()
+	t.Logf("%d requests, the slowest took %s; the server ended after %s, and all ran elsewhere after %s",
+		l.asked.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), stopped, taken)
+
+	for _, d := range l.guests {
+		l.check(ctx, t, d)
+	}
+}
+
+// demand is what clients ask for.
+type demand struct {
+	servers []*server // that they ask
+	guests  []*loaded
+	drains  atomic.Bool  // the first server stops: what sleeps is asked for too
+	asked   atomic.Int64 // how many requests were answered
+	slowest atomic.Int64 // nanoseconds
+}
+
+// loaded is a guest that they ask for.
+type loaded struct {
+	*guest
+	via    []*guest    // as it is seen through the servers that are asked
+	leaves bool        // its server stops
+	sleeps bool        // when that begins
+	before client.Info // the sandbox before
+	last   int64       // its last event before
+	hits   atomic.Int64
+}
+
+// await waits until a number of requests has been answered.
+func (l *demand) await(ctx context.Context, t *testing.T, n int64) {
+	t.Helper()
+	eventually(t, settleWithin, "requests are answered", func() error {
+		if got := l.asked.Load(); got < n && ctx.Err() == nil {
+			return fmt.Errorf("%d of %d", got, n)
+		}
+		return context.Cause(ctx)
+	})
+}
+
+// keepAsking is one client.
+func (l *demand) keepAsking(ctx context.Context, t *testing.T, rng *rand.Rand, stop <-chan struct{}) {
+	for {
+		if d := l.guests[rng.IntN(len(l.guests))]; !d.sleeps || l.drains.Load() {
+			began := time.Now()
+			what, err := l.ask(ctx, d, rng)
+			took := time.Since(began)
+			if err != nil {
+				t.Errorf("%s of %s, which sleeps: %t, leaves: %t, failed after %s: %v", what, d.sb.ID, d.sleeps, d.leaves, took, err)
+			}
+			for was := l.slowest.Load(); int64(took) > was && !l.slowest.CompareAndSwap(was, int64(took)); was = l.slowest.Load() {
+			}
+			l.asked.Add(1)
+		}
+		select {
+		case <-stop:
+			return
+		case <-ctx.Done():
+			return
+		case <-time.After(testmode.N(rng, loadBreak)):
+		}
+	}
+}
+
+// ask makes a request of one of several kinds.
+func (l *demand) ask(ctx context.Context, d *loaded, rng *rand.Rand) (what string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, maxAnswer)
+	defer cancel()
+	g := d.via[rng.IntN(len(d.via))]
+	switch rng.IntN(8) {
+	case 0:
+		_, err = g.s.client.Get(ctx, d.sb.ID)
+		return "a look through " + g.s.addr, err
+	case 1:
+		_, err = g.s.client.Connect(ctx, d.sb.ID, time.Hour)
+		return "a connect through " + g.s.addr, err
+	case 2:
+		var r report
+		if err = g.call(ctx, http.MethodGet, "/state", nil, &r); err == nil && (r.PID != d.first.PID || r.Born != d.first.Born || r.Counter < d.first.Counter) {
+			err = fmt.Errorf("%+v is not what was %+v", r, d.first)
+		}
+		return "a look into the guest through " + g.s.addr, err
+	default:
+		var n int
+		id, after := d.hits.Add(1), testmode.N(rng, loadLongest)
+		err = g.call(ctx, http.MethodPost, fmt.Sprintf("/hit?id=%d&after=%s", id, after), nil, &n)
+		return fmt.Sprintf("request %d of %s through %s", id, after, g.s.addr), err
+	}
+}
+
+// moved returns an error unless all sandboxes run, none of them on a server.
+func (l *demand) moved(ctx context.Context, from string) error {
+	for _, d := range l.guests {
+		info, err := l.servers[0].client.Get(ctx, d.sb.ID)
+		if err != nil {
+			return err
+		}
+		if info.State != client.Running || info.Server == from {
+			return fmt.Errorf("%s is %s on %s", d.sb.ID, info.State, info.Server)
+		}
+	}
+	return nil
+}
+
+// check holds that a guest is the one it was, that it has seen each request once, and that
+// its sandbox woke as often as it had to.
+func (l *demand) check(ctx context.Context, t *testing.T, d *loaded) {
+	t.Helper()
+	g := d.via[0]
+	g.same(d.first, g.ask(ctx))
+	var hits map[string]int
+	if err := g.call(ctx, http.MethodGet, "/hits", nil, &hits); err != nil {
+		t.Fatal(err)
+	}
+	for id := int64(1); id <= d.hits.Load(); id++ {
+		if n := hits[fmt.Sprint(id)]; n != 1 {
+			t.Errorf("request %d of %s was served %d times", id, d.sb.ID, n)
+		}
+	}
+	var want []string
+	if d.leaves && !d.sleeps {
+		want = append(want, "pausing", "paused")
+	}
+	if d.leaves {
+		want = append(want, "moved")
+	}
+	if d.leaves || d.sleeps {
+		want = append(want, "resuming", "resumed")
+	}
+	got := slices.DeleteFunc(g.s.eventTypes(ctx, d.sb.ID, d.last), func(e string) bool { return e == "timeout_set" }) // by each connect
+	if d.leaves && d.sleeps && len(got) > len(want) {                                                                 // a request was there before it was known that the server stops
+		want = append([]string{"resuming", "resumed", "pausing", "paused"}, want...)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%s, which slept: %t, left: %t, has the events %v, want %v", d.sb.ID, d.sleeps, d.leaves, got, want)
+	}
+	wakes := 0
+	for _, e := range got {
+		if e == "resumed" {
+			wakes++
+		}
+	}
+	if now, err := g.s.client.Get(ctx, d.sb.ID); err != nil || now.Generation != d.before.Generation+int64(wakes) || d.leaves == (now.Server == d.before.Server) {
+		t.Errorf("%s was %+v and is %+v, %v", d.sb.ID, d.before, now, err)
+	}
+}
+
+// askAgain is how long a client waits that is told to ask again in a moment.
+const askAgain = 200 * time.Millisecond
+
+var manySleepers = flag.Int("takeover.sandboxes", 300, "how many sandboxes TestManyTakenOver has")
+
+// TestManyTakenOver kills one of three servers when all that they have sleeps, and has
+// clients ask for all of it through the other two, again where they are told to. Each
+// sandbox wakes once, with its memory, and each request is served once.
+func TestManyTakenOver(t *testing.T) {
+	if !testmode.All() {
+		t.Skip("for a release")
+	}
+	const clients, requests = 20, 1000
+	ctx := deadline(t, 15*time.Minute)
+	all := startCluster(t, 3, "--blobs", t.TempDir(), "--durability", "replicated", "--wake-timeout", "5m")
+	began := time.Now()
+	d := &demand{servers: all[1:], guests: make([]*loaded, *manySleepers)}
+	var making errgroup.Group
+	making.SetLimit(6)
+	for i := range d.guests {
+		making.Go(func() error {
+			s := all[i%len(all)]
+			g, err := s.makeSleeper(ctx)
+			if err == nil {
+				d.guests[i] = &loaded{guest: g, leaves: s == all[0], sleeps: true}
+			}
+			return err
+		})
+	}
+	if err := making.Wait(); err != nil || t.Failed() {
+		t.Fatal("not all sandboxes could be made: ", err)
+	}
+	for _, g := range d.guests {
+		info, err := d.servers[0].client.Get(ctx, g.sb.ID)
+		if err != nil || info.State != client.Paused {
+			t.Fatalf("%s is %s, %v", g.sb.ID, info.State, err)
+		}
+		g.before, g.last = info, d.servers[0].lastEvent(ctx, g.sb.ID)
+		for _, via := range d.servers {
+			sb, _, err := via.client.Open(ctx, g.sb.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.via = append(g.via, &guest{via, sb, g.first})
+		}
+	}
+	made := since(began)
+	all[0].crash()
+
+	began = time.Now()
+	var asking sync.WaitGroup
+	var next, again atomic.Int64
+	for range clients {
+		asking.Go(func() {
+			for n := next.Add(1) - 1; n < requests && ctx.Err() == nil; n = next.Add(1) - 1 {
+				g := d.guests[int(n)%len(d.guests)]
+				again.Add(g.insist(ctx, t, g.hits.Add(1)))
+			}
+		})
+	}
+	asking.Wait()
+	t.Logf("%d sandboxes made and asleep within %s; %d requests answered within %s after one server was killed, %d of them sent again",
+		len(d.guests), made, requests, since(began), again.Load())
+	for _, g := range d.guests {
+		d.check(ctx, t, g)
+	}
+	all[0].start() // it removes what is there of sandboxes that it has no more, a minute after its start
+	for _, g := range d.guests {
+		if g.leaves {
+			eventually(t, sweep.Grace+goneWithin, "the server that was killed has given it up", func() error { return nothingOf(all[0], g.sb.ID) })
+		}
+	}
+}
+
+// makeSleeper makes a sandbox with a guest program, and pauses it.
+func (s *server) makeSleeper(ctx context.Context) (*guest, error) {
+	sb, err := s.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)})
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.ids = append(s.ids, sb.ID)
+	s.mu.Unlock()
+	g := s.startGuestIn(ctx, sb, "serve")
+	return g, s.client.Pause(ctx, sb.ID)
+}
+
+// insist asks a guest until it answers that has been told to ask again, by one server and
+// then by the other, and returns how often.
+func (d *loaded) insist(ctx context.Context, t *testing.T, id int64) (again int64) {
+	for ; ctx.Err() == nil; again++ {
+		var n int
+		err := d.via[int(again+id)%len(d.via)].call(ctx, http.MethodPost, fmt.Sprintf("/hit?id=%d", id), nil, &n)
+		if err == nil {
+			return again
+		}
+		if !strings.Contains(err.Error(), "server_unreachable") || !d.leaves {
+			t.Errorf("request %d of %s, of a server that was killed: %t, failed: %v", id, d.sb.ID, d.leaves, err)
+			return again
+		}
+		time.Sleep(askAgain)
+	}
+	return again
+}
