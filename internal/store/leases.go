@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"database/sql"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -36,6 +38,22 @@ type Server struct {
 	Left time.Duration `json:"-"`
 	// Held is for how long its lease has had no gap then.
 	Held time.Duration `json:"-"`
+	// Room is what it said last that it has; nil if it has not said since it was claimed.
+	Room *Room `json:"room,omitempty"`
+}
+
+// Room is what a server has for more sandboxes.
+type Room struct {
+	Running    int `json:"running"`              // sandboxes
+	MaxRunning int `json:"maxRunning,omitempty"` // 0 for no bound
+	MemoryMiB  int `json:"memoryMiB"`            // of its machine that is available
+	DiskMiB    int `json:"diskMiB"`              // that is free where its sandboxes are
+	// What a memory image must have been made with to be restored there.
+	Architecture string   `json:"architecture"`
+	Runtime      string   `json:"runtime"`
+	CPU          []string `json:"cpu,omitempty"` // features of the processor
+	// Templates has the ids of its templates by their names.
+	Templates map[string]string `json:"templates,omitempty"`
 }
 
 // BackWithin is how long servers have to renew their leases after the database was away for
@@ -91,6 +109,8 @@ type Leases interface {
 	// Release ends the lease, so that nobody needs to wait for that. It can be renewed
 	// until somebody claims the server.
 	Release(ctx context.Context) error
+	// SetRoom tells other servers what this one has for more sandboxes.
+	SetRoom(ctx context.Context, room Room) error
 	// Servers returns all of them, by id.
 	Servers(ctx context.Context) ([]Server, error)
 }
@@ -149,7 +169,7 @@ func (x *leases) Claim(ctx context.Context, srv Server, life time.Duration) (Ser
 		err = tx.QueryRowContext(ctx, `
 			INSERT INTO servers (id, name, place, address, epoch, claim, lease_until, held_since) VALUES (?, ?, ?, ?, ?, ?, `+x.s.engine.now()+` + CAST(? AS INTEGER), `+x.s.engine.now()+`)
 			ON CONFLICT (id) DO UPDATE SET name = excluded.name, place = excluded.place, address = excluded.address, epoch = excluded.epoch,
-				claim = excluded.claim, lease_until = excluded.lease_until, leaving = 0,
+				claim = excluded.claim, lease_until = excluded.lease_until, leaving = 0, room = '',
 				held_since = CASE WHEN servers.lease_until > excluded.held_since THEN servers.held_since ELSE excluded.held_since END
 			RETURNING lease_until`, srv.ID, srv.Name, srv.Place, srv.Address, srv.Epoch, c.id, life.Milliseconds()).Scan(&until)
 		srv.LeaseEndsAt = time.UnixMilli(until).UTC()
@@ -179,23 +199,32 @@ func (x *leases) Renew(ctx context.Context, life time.Duration) error {
 
 // Leave implements [Store].
 func (x *leases) Leave(ctx context.Context) error {
-	return x.tell(ctx, "say that server %s leaves", `leaving = 1`)
+	return x.tell(ctx, "say that server %s leaves", []Kind{KindOwners}, `leaving = 1`)
 }
 
 // Release implements [Store].
 func (x *leases) Release(ctx context.Context) error {
-	return x.tell(ctx, "release the lease of server %s", `leaving = 1, lease_until = `+x.s.engine.now())
+	return x.tell(ctx, "release the lease of server %s", []Kind{KindOwners}, `leaving = 1, lease_until = `+x.s.engine.now())
+}
+
+// SetRoom implements [Store].
+func (x *leases) SetRoom(ctx context.Context, room Room) error {
+	data, err := json.Marshal(room)
+	if err != nil {
+		return fmt.Errorf("write what server %s has: %w", x.s.Self(), err)
+	}
+	return x.tell(ctx, "say what server %s has", nil, `room = ?`, string(data))
 }
 
 // tell changes what the others are to know of the server that this store has claimed.
-func (x *leases) tell(ctx context.Context, what, set string) error {
+func (x *leases) tell(ctx context.Context, what string, kinds []Kind, set string, args ...any) error {
 	server, id := x.claimed()
 	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `UPDATE servers SET `+set+` WHERE id = ? AND claim = ?`, server, id)
+		result, err := tx.ExecContext(ctx, `UPDATE servers SET `+set+` WHERE id = ? AND claim = ?`, append(args, server, id)...)
 		if err := oneRow(result, err, func() error { return ErrFenced(server) }); err != nil {
 			return err
 		}
-		return changed(ctx, tx, KindOwners)
+		return changed(ctx, tx, kinds...)
 	})
 	return x.s.explain(err, what, server)
 }
@@ -209,13 +238,21 @@ func (x *leases) Servers(ctx context.Context) ([]Server, error) {
 // selectServers asks for all servers, as scanServer reads them.
 func (s *SQL) selectServers() string {
 	now := s.engine.now()
-	return `SELECT id, name, place, address, epoch, leaving = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since FROM servers ORDER BY id`
+	return `SELECT id, name, place, address, epoch, leaving = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since, room FROM servers ORDER BY id`
 }
 
 func scanServer(rows *sql.Rows) (srv Server, err error) {
-	var until, left, held int64
-	err = rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &until, &left, &held)
+	var (
+		until, left, held int64
+		room              string
+	)
+	if err := rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &until, &left, &held, &room); err != nil {
+		return srv, err
+	}
 	srv.LeaseEndsAt = time.UnixMilli(until).UTC()
 	srv.Left, srv.Held = time.Duration(left)*time.Millisecond, time.Duration(held)*time.Millisecond
+	if room != "" {
+		err = json.Unmarshal([]byte(room), &srv.Room)
+	}
 	return srv, err
 }

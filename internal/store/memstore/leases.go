@@ -88,6 +88,11 @@ func (w *writer) Release(ctx context.Context) error {
 	})
 }
 
+// SetRoom implements store.Leases.
+func (w *writer) SetRoom(ctx context.Context, room store.Room) error {
+	return w.change(ctx, func(srv *store.Server) { srv.Room = &room })
+}
+
 // change changes the server that the store has claimed.
 func (w *writer) change(ctx context.Context, change func(*store.Server)) error {
 	if err := ctx.Err(); err != nil {

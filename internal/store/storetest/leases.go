@@ -121,11 +121,16 @@ func testClaims(t *testing.T, h harness) {
 	if err := leasesOf(again).Leave(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := only(t, servers(t, second)); !got.Leaving {
-		t.Errorf("a server that leaves is %+v", got)
+	room := store.Room{Running: 3, MaxRunning: 5, MemoryMiB: 1 << 40, DiskMiB: 7, Architecture: "amd64", Runtime: "1", CPU: []string{"avx"}, Templates: map[string]string{"base": "t1"}}
+	if err := leasesOf(again).SetRoom(t.Context(), room); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, errdef.Fenced, func() error { return leasesOf(second).SetRoom(t.Context(), store.Room{}) })
+	if got := only(t, servers(t, second)); !got.Leaving || !reflect.DeepEqual(got.Room, &room) {
+		t.Errorf("a server that leaves, and has said what it has, is %+v with %+v", got, got.Room)
 	}
 	wantEpoch(claim(t, second, there, time.Hour), there, 5) // a renewal replaces how long the lease lasts
-	if got := only(t, servers(t, second)); got.Leaving {
+	if got := only(t, servers(t, second)); got.Leaving || got.Room != nil {
 		t.Errorf("a server that was claimed again is %+v", got)
 	}
 	second = h.reopen(t, second)
@@ -243,6 +248,9 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"Elect":         func(ctx context.Context, s store.Store) error { _, err := s.Elect(ctx, "office"); return err },
 		"Leave":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Leave(ctx) },
 		"Release":       func(ctx context.Context, s store.Store) error { return leasesOf(s).Release(ctx) },
+		"SetRoom": func(ctx context.Context, s store.Store) error {
+			return leasesOf(s).SetRoom(ctx, store.Room{Running: 1})
+		},
 	}
 }
 

@@ -111,7 +111,7 @@ var (
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "RemoveKey", "Take",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "RemoveKey", "Take",
 	}
 )
 
@@ -293,6 +293,7 @@ func testChanges(t *testing.T, h harness) {
 		{name: "Secret"},
 		{name: "Elect"},
 		{name: "Renew"},
+		{name: "SetRoom"},
 		{name: "PutReplica"},
 		{name: "Leave", kinds: []store.Kind{store.KindOwners}},
 		{name: "Take", kinds: []store.Kind{store.KindOwners, store.KindEvents}},
