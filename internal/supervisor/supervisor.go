@@ -37,6 +37,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/agentclient"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/capacity"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
@@ -159,6 +160,7 @@ type Supervisor struct {
 	*names.Book
 	*services.Board
 	*takeover.Taker
+	capacity.Gauge
 	tokens.Tokens
 
 	o        Options
@@ -235,6 +237,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.Catalog = templates.New(templates.Options{Store: o.Templates, Space: s.space, Limits: o.Limits, PutOff: s.putOff, Log: o.Log, Users: func(id string) []string {
 		return s.thoseWith(func(c store.Config) bool { return c.Template == id })
 	}})
+	s.Gauge = capacity.New(capacity.Options{Driver: o.Driver, Slots: &s.slots, Memory: s.light, Disk: s.space, Templates: s.Catalog})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())
 	if err == nil && o.Blobs != nil {
 		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Export: func(ctx context.Context, id string) (*Export, error) {

@@ -30,6 +30,12 @@ func (r *Room) look() (Host, error) {
 	return host, err
 }
 
+// Available returns how many bytes of memory the machine has for more.
+func (r *Room) Available() (int64, error) {
+	host, err := r.o.Look()
+	return host.Available, err
+}
+
 // thisHost looks at the machine that this runs on. A server in a container has what
 // its cgroups leave it.
 func thisHost() (Host, error) {

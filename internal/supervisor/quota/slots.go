@@ -97,6 +97,13 @@ func (s *Slots) take(key string, more store.Use) {
 	s.keys[key] = now
 }
 
+// Running returns how many sandboxes have a runtime, and how many may; 0 for no bound.
+func (s *Slots) Running() (now, most int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.taken, s.limit
+}
+
 // Of returns what the sandboxes of a key take together now.
 func (s *Slots) Of(key string) store.Use {
 	s.mu.Lock()

@@ -47,13 +47,19 @@ func (d *Disk) Stat() (st unix.Statfs_t, err error) {
 	return st, nil
 }
 
+// Free returns how many bytes are free.
+func (d *Disk) Free() (uint64, error) {
+	st, err := d.Stat()
+	return st.Bavail * uint64(st.Bsize), err
+}
+
 // Check refuses what a full disk would end half way.
 func (d *Disk) Check(least uint64) error {
-	st, err := d.Stat()
+	free, err := d.Free()
 	if err != nil {
 		return err
 	}
-	if free := st.Bavail * uint64(st.Bsize); free < least && !planted.In(planted.NoWatermark) {
+	if free < least && !planted.In(planted.NoWatermark) {
 		return errdef.New(errdef.Unavailable, "disk_full", "the state directory's disk has %d MiB left", free>>20).
 			WithRemedy("kill sandboxes that are not needed, or make room on the server")
 	}
