@@ -16,6 +16,15 @@ type Server struct {
 	Leaving     bool      `json:"leaving"`           // its process stops: others wait for what it has, until it is started again
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`       // unless it renews that, by the clock of the database
 	Self        bool      `json:"self"`              // it is the one that answers
+	Room        *Room     `json:"room"`              // nil if it has not said since it was started
+}
+
+// Room is what a server has for more sandboxes, as it said last.
+type Room struct {
+	Running    int  `json:"running"`    // sandboxes
+	MaxRunning *int `json:"maxRunning"` // nil for no bound
+	MemoryMiB  int  `json:"memoryMiB"`  // of its machine that is available
+	DiskMiB    int  `json:"diskMiB"`    // that is free where its sandboxes are
 }
 
 // Servers returns the servers that have one database, by id. There are none where the

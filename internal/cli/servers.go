@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"io"
+	"strconv"
 
 	"github.com/spf13/cobra"
 
 	"github.com/drowse-dev/drowse/client"
+	"github.com/drowse-dev/drowse/internal/human"
 )
 
 func serversCommand(a *app) *cobra.Command {
@@ -17,7 +19,8 @@ func serversCommand(a *app) *cobra.Command {
 one that is asked, which is marked with *. There are none where that keeps its
 records by itself. What a server has that is not alive can be listed, and not used
 until it is started again, or another server takes it over. One that is leaving
-stops: requests for what it has wait until it has left. It needs an admin key.`,
+stops: requests for what it has wait until it has left. A new sandbox that has no
+room on the server that is asked is made on one that has. It needs an admin key.`,
 		Args: exactArgs(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return a.call(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -32,7 +35,7 @@ stops: requests for what it has wait until it has left. It needs an admin key.`,
 }
 
 func tableOfServers(w io.Writer, all []client.Server) {
-	rows := [][]string{{"ID", "MACHINE", "ADDRESS", "ALIVE", "LEASE ENDS"}}
+	rows := [][]string{{"ID", "MACHINE", "ADDRESS", "ALIVE", "RUNNING", "FREE MEMORY", "FREE DISK", "LEASE ENDS"}}
 	for _, srv := range all {
 		id, address, alive := srv.ID, "-", "no"
 		if srv.Self {
@@ -47,7 +50,17 @@ func tableOfServers(w io.Writer, all []client.Server) {
 		case srv.Alive:
 			alive = "yes"
 		}
-		rows = append(rows, []string{id, srv.Name, address, alive, dated(w, srv.LeaseEndsAt)})
+		running, memory, disk := "-", "-", "-"
+		if r := srv.Room; r != nil && srv.Alive {
+			running, memory, disk = strconv.Itoa(r.Running), human.Bytes(int64(r.MemoryMiB)<<20), human.Bytes(int64(r.DiskMiB)<<20)
+			if r.MaxRunning != nil {
+				running += " of " + strconv.Itoa(*r.MaxRunning)
+			}
+		}
+		rows = append(rows, []string{id, srv.Name, address, alive, running, memory, disk, dated(w, srv.LeaseEndsAt)})
+	}
+	if narrow(w, false) {
+		rows = without(rows, "LEASE ENDS")
 	}
 	table(w, rows)
 }

@@ -30,6 +30,7 @@ type Store interface {
 	Sandbox(ctx context.Context, id string) (store.Sandbox, error)
 	Servers(ctx context.Context) ([]store.Server, error)
 	Secret(ctx context.Context, name string) ([]byte, error)
+	SetRoom(ctx context.Context, room store.Room) error
 }
 
 // Options is what a Cluster works with.
@@ -199,20 +200,34 @@ func (c *Cluster) Forget(context.Context) error {
 
 // server returns a server by its id, as it was last where the database does not answer.
 func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
+	all, err := c.all(ctx, id)
+	if err != nil {
+		return store.Server{}, err
+	}
+	srv, ok := all[id]
+	if !ok {
+		return srv, errUnreachable(id)
+	}
+	return srv, nil
+}
+
+// all returns all servers by their ids, as they were last where the database does not answer.
+// They are read anew if the one that is looked for is not among them. The result is not to be
+// changed.
+func (c *Cluster) all(ctx context.Context, wanted string) (map[string]store.Server, error) {
 	c.mu.Lock()
-	last, known := c.servers[id]
-	fresh := time.Since(c.asOf) < serversLife
+	last, fresh := c.servers, time.Since(c.asOf) < serversLife
 	c.mu.Unlock()
-	if known && fresh {
+	if _, known := last[wanted]; known && fresh {
 		return last, nil
 	}
 	began := time.Now()
-	all, err := c.o.Store.Servers(ctx)
+	list, err := c.o.Store.Servers(ctx)
 	switch {
-	case err != nil && known:
+	case err != nil && last != nil:
 		return last, nil
 	case err != nil:
-		return store.Server{}, err
+		return nil, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,14 +235,10 @@ func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
 		c.asOf = began
 	}
 	c.servers = map[string]store.Server{}
-	for _, srv := range all {
+	for _, srv := range list {
 		c.servers[srv.ID] = srv
 	}
-	srv, ok := c.servers[id]
-	if !ok {
-		return srv, errUnreachable(id)
-	}
-	return srv, nil
+	return c.servers, nil
 }
 
 // Dial connects to the listener of another server. It implements edge.Peers. What the

@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -24,6 +25,8 @@ type records struct {
 	owners  map[string]string // of sandboxes
 	asked   atomic.Int64      // how often for a sandbox
 	fails   error
+	mu      sync.Mutex // guards fails and told where the room is told
+	told    []store.Room
 	now     func() []store.Server // in place of servers; nil for those
 	reading func()                // called while servers or sandboxes are read, after that; nil for nothing
 }
@@ -58,6 +61,16 @@ func (r *records) Servers(context.Context) ([]store.Server, error) {
 	all := slices.Clone(r.servers)
 	r.meanwhile()
 	return all, r.fails
+}
+
+func (r *records) SetRoom(_ context.Context, room store.Room) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.fails != nil {
+		return r.fails
+	}
+	r.told = append(r.told, room)
+	return nil
 }
 
 func (r *records) Secret(_ context.Context, name string) ([]byte, error) {

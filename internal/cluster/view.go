@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
@@ -31,6 +33,7 @@ type Records interface {
 type View struct {
 	*supervisor.Supervisor
 	records Records
+	others  *Cluster // nil for none
 	use     *use
 }
 
@@ -45,11 +48,13 @@ type use struct {
 // useLife is how long it counts.
 const useLife = time.Second
 
-// NewView returns that of one server.
-func NewView(s *supervisor.Supervisor, records Records) View { return View{s, records, &use{}} }
+// NewView returns that of one server; others is nil for none.
+func NewView(s *supervisor.Supervisor, records Records, others *Cluster) View {
+	return View{s, records, others, &use{}}
+}
 
-// others returns the sandboxes of other servers that want wants.
-func (v View) others(ctx context.Context, want func(store.Sandbox) bool) (list []store.Sandbox, err error) {
+// sandboxes returns the sandboxes of other servers that want wants.
+func (v View) sandboxes(ctx context.Context, want func(store.Sandbox) bool) (list []store.Sandbox, err error) {
 	self := v.records.Self()
 	if self == "" {
 		return nil, nil
@@ -66,7 +71,7 @@ func (v View) others(ctx context.Context, want func(store.Sandbox) bool) (list [
 // List returns all sandboxes that run or are paused, of all servers, in no order. Those of
 // others are as they were committed last.
 func (v View) List(ctx context.Context) ([]store.Sandbox, error) {
-	others, err := v.others(ctx, func(sb store.Sandbox) bool {
+	others, err := v.sandboxes(ctx, func(sb store.Sandbox) bool {
 		return sb.Record.State == lifecycle.Running || sb.Record.State == lifecycle.Paused
 	})
 	if err != nil {
@@ -78,7 +83,7 @@ func (v View) List(ctx context.Context) ([]store.Sandbox, error) {
 
 // All is List with those that have ended.
 func (v View) All(ctx context.Context) ([]store.Sandbox, error) {
-	others, err := v.others(ctx, func(store.Sandbox) bool { return true })
+	others, err := v.sandboxes(ctx, func(store.Sandbox) bool { return true })
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +100,7 @@ func (v View) KeyUse(key string) store.Use {
 	if now := time.Now(); now.Sub(v.use.asOf) > useLife {
 		ctx, cancel := context.WithTimeout(context.Background(), useLife)
 		defer cancel()
-		others, err := v.others(ctx, func(store.Sandbox) bool { return true })
+		others, err := v.sandboxes(ctx, func(store.Sandbox) bool { return true })
 		if err != nil {
 			return own
 		}
@@ -193,7 +198,7 @@ func (v View) Named(key, name string) (id string, ok bool) {
 	if ok && err == nil && own.Record.State != lifecycle.Terminated { // there is one of the name
 		return id, true
 	}
-	others, err := v.others(ctx, func(sb store.Sandbox) bool { return sb.Config.Key == key && sb.Config.Name == name })
+	others, err := v.sandboxes(ctx, func(sb store.Sandbox) bool { return sb.Config.Key == key && sb.Config.Name == name })
 	if err != nil || len(others) == 0 {
 		return id, ok
 	}
@@ -213,14 +218,46 @@ func boolToInt(is bool) int {
 	return 0
 }
 
-// Create makes a sandbox here. Where the idempotency key of the request has made one on
-// another server, that has the answer.
+// Create makes a sandbox here. The request is for another server where its idempotency key
+// has made one there, and where this one has no room or does not have the template, and the
+// other has.
 func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
 	sb, err := v.Supervisor.Create(ctx, req)
 	if other, is := v.made(ctx, err); is {
 		return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
 	}
+	switch errdef.CodeOf(err) {
+	case "too_many_sandboxes", "disk_full", "template_not_found":
+		if server := v.roomFor(ctx, req); server != "" {
+			err = store.ErrElsewhere("room for the sandbox", server)
+		}
+	}
 	return sb, err
+}
+
+// roomFor returns another server that can make a sandbox which this one cannot; empty for none.
+// What needs a snapshot or volumes is made where they are.
+func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server string) {
+	if v.others == nil || !dialect.Forwards(ctx) || req.SnapshotRef() != "" || len(req.Config.Volumes) > 0 {
+		return ""
+	}
+	if as := req.Config.Idempotency; as != nil { // it may have made one already
+		made, err := v.sandboxes(ctx, func(sb store.Sandbox) bool {
+			return sb.Config.Key == req.Config.Key && sb.Config.Idempotency != nil && sb.Config.Idempotency.Key == as.Key
+		})
+		switch {
+		case err != nil:
+			return ""
+		case len(made) > 0:
+			return made[0].Owner
+		}
+	}
+	name := strings.ToLower(strings.TrimSpace(req.Template))
+	t, _ := v.Template(name)
+	return v.others.Choose(ctx, func(r store.Room) bool {
+		_, named := r.Templates[name]
+		return named || t.ID != "" && slices.Contains(slices.Collect(maps.Values(r.Templates)), t.ID)
+	})
 }
 
 // Import makes a sandbox of a bundle here. Where the idempotency key of the request has

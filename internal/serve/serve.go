@@ -394,8 +394,9 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
+		closers.add(background(ctx, func(ctx context.Context) { others.TellRoom(ctx, sup.Capacity) }))
 	}
-	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
+	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
 	if on.peers != nil {
 		// Others pass requests on until they know that this server stops, and Shutdown then ends them.
 		closers.add(background(context.WithoutCancel(ctx), func(ctx context.Context) {

@@ -102,6 +102,7 @@ type fleetData struct {
 	Summary string // of all sandboxes that the key sees; empty where the page is of some
 	Next    string // cursor; empty on the last page
 	Back    string // the address of this page
+	Servers bool   // the sandboxes are on servers of one database
 }
 
 // fleet lists sandboxes. It asks for a page, whatever their number.
@@ -150,6 +151,7 @@ func fleet(v *visit) error {
 			row.Use = &use
 		}
 		d.Rows = append(d.Rows, row)
+		d.Servers = d.Servers || i.Server != ""
 	}
 	v.render(http.StatusOK, "fleet", screen{Title: "Sandboxes", Section: "fleet", Data: d})
 	return nil

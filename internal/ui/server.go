@@ -91,6 +91,7 @@ type serverData struct {
 	Events     []tally
 	Findings   []finding
 	Calls      []client.AuditEntry // newest first
+	Servers    []client.Server     // of one database; none where the server keeps its records by itself
 }
 
 // finding is what the server has found of its host.
@@ -122,6 +123,9 @@ func serverPage(v *visit) error {
 		return err // the API refuses those here who are no admins
 	}
 	slices.Reverse(d.Calls)
+	if d.Servers, err = client.Servers(ctx, a.Client); err != nil {
+		return err
+	}
 	_, found, err := client.Doctor(ctx, a.Client)
 	if err != nil {
 		return err

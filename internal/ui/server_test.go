@@ -11,26 +11,28 @@ import (
 	"github.com/drowse-dev/drowse/client"
 )
 
-// TestFindings: what the server has found of its host is told by words, and hostile text
-// in it is text.
+// TestFindings: what the server has found of its host, and what other servers there are, is
+// told by words, and hostile text in it is text.
 func TestFindings(t *testing.T) {
 	const hostile = `"><script>alert(1)</script><img src=x onerror=alert(1)>` + "\u202e"
 	d := serverData{Findings: []finding{
 		{client.Finding{Name: "kernel", OK: true, Detail: "Linux", Remedy: "not wanted"}},
 		{client.Finding{Name: hostile, Detail: hostile, Remedy: hostile}},
 		{client.Finding{Name: "runtime", Required: true, Detail: "not usable: " + strings.Repeat("long ", 1000), Remedy: "mend it"}},
+	}, Servers: []client.Server{
+		{ID: "srv_one", Name: hostile, Alive: true, Self: true, Room: &client.Room{Running: 3, MaxRunning: new(20), MemoryMiB: 2 << 10}}, {ID: "srv_two", Room: &client.Room{Running: 77}}, {ID: "srv_three", Alive: true, Leaving: true},
 	}}
 	var b bytes.Buffer
 	if err := pages()["server"].ExecuteTemplate(&b, "main", screen{Data: d}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()
-	for _, want := range []string{`>ok</td>`, `>note</td>`, `>FAIL</td>`, "&lt;script&gt;", "Next step: mend it", "not usable: long"} {
+	for _, want := range []string{`>ok</td>`, `>note</td>`, `>FAIL</td>`, "&lt;script&gt;", "Next step: mend it", "not usable: long", ">3 of 20</td>", ">2.0 GiB</td>", ">gone</span>", ">leaving</td>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in %s", want, page)
 		}
 	}
-	for _, not := range []string{"<script", "<img", "\u202e", "not wanted", strings.Repeat("long ", 200)} {
+	for _, not := range []string{"<script", "<img", "\u202e", "not wanted", "77", strings.Repeat("long ", 200)} {
 		if strings.Contains(page, not) {
 			t.Errorf("%q is in it", not)
 		}

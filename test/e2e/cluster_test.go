@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/store/pgtest"
 )
@@ -134,15 +136,41 @@ func TestThreeServers(t *testing.T) {
 	}
 	near := &guest{all[0], guests[1].through(ctx, all[0]).sb, guests[1].first}
 	near.same(near.first, near.ask(ctx))
+	all[2].args = append(all[2].args, "--max-running", "1")
 	all[2].start()
 	far := guests[2].through(ctx, all[0])
 	far.same(far.first, far.ask(ctx))
+	goElsewhere(ctx, t, all[2])
 
 	for i, g := range guests { // each by another
 		all[(i+1)%len(all)].kill(ctx, t, g.sb.ID)
 		if _, err := all[(i+2)%len(all)].client.Get(ctx, g.sb.ID); !errors.Is(err, client.ErrNotFound) {
 			t.Errorf("sandbox %d was killed: %v", i, err)
 		}
+	}
+}
+
+// goElsewhere has sandboxes created through a server that has no room for them.
+func goElsewhere(ctx context.Context, t *testing.T, full *server) {
+	t.Helper()
+	servers, err := client.Servers(ctx, full.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range 3 {
+		options := client.CreateOptions{Timeout: time.Hour, IdempotencyKey: fmt.Sprintf("elsewhere-%d", n)}
+		made, err := full.client.Create(ctx, options)
+		if err != nil {
+			t.Fatalf("create through a server that is full: %v", err)
+		}
+		if again, err := full.client.Create(ctx, options); err != nil || again.ID != made.ID {
+			t.Errorf("the create again: %v, %v, want %s", again, err, made.ID)
+		}
+		info, err := full.client.Get(ctx, made.ID)
+		if err != nil || !slices.ContainsFunc(servers, func(srv client.Server) bool { return srv.ID == info.Server && !srv.Self && srv.Room != nil }) {
+			t.Errorf("it is %+v of the servers %+v, %v", info, servers, err)
+		}
+		full.kill(ctx, t, made.ID)
 	}
 }
 
@@ -173,7 +201,7 @@ func wakeOnce(ctx context.Context, t *testing.T, all []*server, g *guest) {
 	}
 }
 
-// shareThings uses names, keys, snapshots and volumes of one server through another.
+// shareThings uses names, keys, snapshots, volumes and templates of one server through another.
 func shareThings(ctx context.Context, t *testing.T, all []*server) {
 	t.Helper()
 	a, b := all[0], all[1]
@@ -232,6 +260,16 @@ func shareThings(ctx context.Context, t *testing.T, all []*server) {
 		t.Fatalf("create with a volume at another server: %v", err)
 	}
 	b.kill(ctx, t, mounted.ID)
+	if _, err := client.NewTemplates(a.client).Load(ctx, savedImage(t, "only-of-a", v1.Config{}, imageFile{name: "file", data: "of the image"}), "", nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 10*time.Second, "a template of another server is found", func() error {
+		sb, err := b.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Template: "only-of-a"})
+		if err == nil {
+			b.kill(ctx, t, sb.ID)
+		}
+		return err
+	})
 	eventually(t, 10*time.Second, "the volume is free", func() error { return b.client.DeleteVolume(ctx, volume.ID) })
 }
 

@@ -287,6 +287,33 @@ func layerDirs(t *testing.T, s *server) []string {
 	return dirs
 }
 
+// savedImage returns an image of these files as docker save would write it.
+func savedImage(t *testing.T, ref string, config v1.Config, files ...imageFile) io.Reader {
+	t.Helper()
+	img, err := mutate.AppendLayers(empty.Image, imageLayer(t, files...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf = conf.DeepCopy()
+	conf.OS, conf.Architecture, conf.Config = "linux", runtime.GOARCH, config
+	if img, err = mutate.ConfigFile(img, conf); err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var saved bytes.Buffer
+	if err := tarball.Write(tag, img, &saved); err != nil {
+		t.Fatal(err)
+	}
+	return &saved
+}
+
 // TestImageWithPlainShell loads an image of busybox alone, sets base to it, and
 // runs what SDKs send: a login shell by the name of bash.
 func TestImageWithPlainShell(t *testing.T) {
@@ -302,31 +329,10 @@ func TestImageWithPlainShell(t *testing.T) {
 	}
 	files = append(files, imageFile{name: "lib/", kind: tar.TypeDir, mode: 0o755}, imageFile{name: "usr/lib", kind: tar.TypeSymlink, link: "../lib", mode: 0o777})
 	files = append(files, imageFile{name: "secret", data: "root's", mode: 0o600}, imageFile{name: "linked", kind: tar.TypeLink, link: "secret"})
-	img, err := mutate.AppendLayers(empty.Image, imageLayer(t, files...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf, err := img.ConfigFile()
-	if err != nil {
-		t.Fatal(err)
-	}
-	conf = conf.DeepCopy()
-	conf.OS, conf.Architecture = "linux", runtime.GOARCH
-	conf.Config = v1.Config{Env: []string{"PATH=/bin:/usr/bin:/opt/tool"}}
-	if img, err = mutate.ConfigFile(img, conf); err != nil {
-		t.Fatal(err)
-	}
-	tag, err := name.NewTag("tools/busy:1")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var saved bytes.Buffer
-	if err := tarball.Write(tag, img, &saved); err != nil {
-		t.Fatal(err)
-	}
+	saved := savedImage(t, "tools/busy:1", v1.Config{Env: []string{"PATH=/bin:/usr/bin:/opt/tool"}}, files...)
 	s := startServer(t)
 	all := client.NewTemplates(s.client)
-	if made, err := all.Load(ctx, &saved, "", nil); err != nil || !slices.Equal(made.Names, []string{"busy:1"}) {
+	if made, err := all.Load(ctx, saved, "", nil); err != nil || !slices.Equal(made.Names, []string{"busy:1"}) {
 		t.Fatalf("loaded %+v, %v", made, err)
 	}
 	if _, err := all.Set(ctx, "base", "busy:1"); err != nil {

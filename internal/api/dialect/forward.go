@@ -37,6 +37,10 @@ func Forwarding(r *http.Request, to Forwarder) *http.Request {
 	return r
 }
 
+// Forwards reports whether the request of a context can be passed on by a store.ErrElsewhere:
+// otherwise that is its answer.
+func Forwards(ctx context.Context) bool { return ctx.Value(forwardingKey{}) != nil }
+
 // touched is the body of a request that knows whether somebody has begun to read it.
 type touched struct {
 	io.ReadCloser

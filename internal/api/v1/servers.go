@@ -24,6 +24,21 @@ type serverView struct {
 	Leaving     bool              `json:"leaving" doc:"Whether its process stops: requests for what it has wait until it has left, and then go to another server or are refused. It stays set until the server is started again."`
 	LeaseEndsAt httpapi.Timestamp `json:"leaseEndsAt" doc:"Unless it renews its lease, by the clock of the database."`
 	Self        bool              `json:"self" doc:"Whether it is the one that answers."`
+	Room        *roomView         `json:"room" doc:"What it has for more sandboxes, as it said last; null if it has not said since it was started."`
+}
+
+type roomView struct {
+	Running    int  `json:"running" doc:"Sandboxes that run there."`
+	MaxRunning *int `json:"maxRunning" doc:"How many may; null for no bound. A new sandbox goes to a server with room, whichever is asked."`
+	MemoryMiB  int  `json:"memoryMiB" doc:"Memory of its machine that is available."`
+	DiskMiB    int  `json:"diskMiB" doc:"Space that is free on the disk of its state directory."`
+}
+
+func viewRoom(r *store.Room) *roomView {
+	if r == nil {
+		return nil
+	}
+	return &roomView{r.Running, orNull(r.MaxRunning), r.MemoryMiB, r.DiskMiB}
 }
 
 type serversView struct {
@@ -39,7 +54,7 @@ func listServers(s *server, c *call) (reply, error) {
 	for _, srv := range all {
 		v.Servers = append(v.Servers, serverView{
 			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Left > 0, Leaving: srv.Leaving,
-			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(),
+			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(), Room: viewRoom(srv.Room),
 		})
 	}
 	return ok(v)
