@@ -1,13 +1,15 @@
 // Package testmode says how much the tests of this run do, and what the random ones
 // among them begin with, which script/test sets by environment. It has what tests of
-// many packages do: wait, and look into a directory.
+// many packages do: wait, look into a directory, and keep what a program says.
 package testmode
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 )
@@ -79,6 +81,27 @@ func Names(t testing.TB, dir string) (names []string) {
 		names = append(names, e.Name())
 	}
 	return names
+}
+
+// Output keeps what is written, as by a program or a logger that goes on while the test
+// reads it.
+type Output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+// String returns all that was written.
+func (o *Output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // Rand is a source of random numbers for one goroutine of a test. Those of another

@@ -547,22 +547,7 @@ func poll(within time.Duration, check func() error) error {
 func since(begin time.Time) time.Duration { return time.Since(begin).Round(time.Millisecond) }
 
 // logBuffer keeps what a server writes.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
+type logBuffer struct{ testmode.Output }
 
 // tail returns the last lines, none of them too long to read.
 func (b *logBuffer) tail(lines int) string {

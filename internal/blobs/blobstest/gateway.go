@@ -1,7 +1,6 @@
 package blobstest
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"net"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -39,7 +37,7 @@ type Server struct {
 	program string
 	dir     string
 	ended   chan struct{} // of the process
-	said    *said
+	said    *testmode.Output
 	process *os.Process // nil while it is down
 }
 
@@ -146,7 +144,7 @@ func (g *Server) start() error {
 			return err
 		}
 	}
-	g.said = &said{}
+	g.said = &testmode.Output{}
 	cmd := exec.Command(g.program, "--port", addr, "--quiet", "--keep-alive", "posix", "--sidecar", filepath.Join(g.dir, "meta"), filepath.Join(g.dir, "root"))
 	cmd.Env = []string{"ROOT_ACCESS_KEY=" + AccessKey, "ROOT_SECRET_KEY=" + SecretKey, "HOME=" + g.dir, "TMPDIR=" + g.dir, "GOGC=50"}
 	cmd.Dir = g.dir
@@ -219,22 +217,4 @@ func (g *Server) tell(t testing.TB, sig os.Signal) {
 	if err := g.process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// said is what a program has said.
-type said struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (s *said) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *said) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }

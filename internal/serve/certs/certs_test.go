@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -37,22 +36,9 @@ type world struct {
 	log *logged
 }
 
-type logged struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+type logged struct{ testmode.Output }
 
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) has(text string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), text)
-}
+func (l *logged) has(text string) bool { return strings.Contains(l.String(), text) }
 
 func newWorld(t *testing.T, port int, lives time.Duration) *world {
 	w := &world{Authority: certstest.Start(t, port, lives), t: t, log: &logged{}}
@@ -62,7 +48,7 @@ func newWorld(t *testing.T, port int, lives time.Duration) *world {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log(w.log.text.String())
+			t.Log(w.log.String())
 		}
 	})
 	return w

@@ -1,33 +1,18 @@
 package lightsleep
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // lines is a log.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
+type lines struct{ testmode.Output }
 
 func (l *lines) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
 
 func TestParseMeminfo(t *testing.T) {
 	const text = "MemTotal:       24683744 kB\nMemFree:        20450000 kB\nMemAvailable:   23923000 kB\nHugePages_Total:       0\n"
