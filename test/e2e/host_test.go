@@ -252,6 +252,28 @@ func hostState(t testing.TB, s *server) []string {
 	return state
 }
 
+// settledState is hostState once it stays the same: what has just ended does so in the
+// background.
+func settledState(t testing.TB, s *server) []string {
+	t.Helper()
+	const looks = 10 // on end
+	var state []string
+	same := 0
+	eventually(t, time.Minute, "the host's state stays the same", func() error {
+		before := state
+		state = hostState(t, s)
+		if lost, added := difference(before, state); len(lost)+len(added) > 0 || len(state) != len(before) {
+			same = 0
+			return fmt.Errorf("added %q, lost %q", added, lost)
+		}
+		if same++; same < looks {
+			return fmt.Errorf("it was the same for %d looks", same)
+		}
+		return nil
+	})
+	return state
+}
+
 // links returns the network interfaces of this namespace, which is ours alone.
 func links(t testing.TB) []string {
 	t.Helper()

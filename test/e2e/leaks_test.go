@@ -40,8 +40,7 @@ func TestLeaks(t *testing.T) {
 	s := startServer(t)
 	s.createAndKill(ctx, 2*width, width)
 	s.waitWarm(1)
-	time.Sleep(2 * time.Second) // what has just ended does so in the background
-	host, before := hostState(t, s), s.usage(ctx)
+	host, before := settledState(t, s), s.usage(ctx)
 	t.Logf("before: %s", before)
 
 	begin := time.Now()

@@ -22,7 +22,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	s.waitGone(first.ID)
 	s.waitWarm(1)
-	before := hostState(t, s)
+	before := settledState(t, s)
 
 	const sandboxes = 50
 	ids := make([]string, sandboxes)
