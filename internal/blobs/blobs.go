@@ -82,8 +82,9 @@ var keyForm = lazyregexp.New(`^[a-z0-9_-][a-z0-9_.-]{0,199}(/[a-z0-9_-][a-z0-9_.
 // file system.
 //
 // What only a person can change, such as a bucket that does not exist, is an
-// errdef.Invalid with code "blobs_unusable"; what may pass is "blobs_unavailable", or the
-// end of ctx: then the store is returned too, if there is one, and may answer later.
+// errdef.Invalid with code "blobs_unusable"; what may pass is "blobs_unavailable", as
+// where a role does not give its credentials, or the end of ctx: then the store is returned
+// too, if there is one, and may answer later.
 func Open(ctx context.Context, from string) (Store, error) {
 	s, err := open(ctx, from)
 	if c, ok := errors.AsType[*cause](err); ok && c.lasting {
@@ -98,10 +99,13 @@ func Open(ctx context.Context, from string) (Store, error) {
 func open(ctx context.Context, from string) (Store, error) {
 	if strings.HasPrefix(from, "s3:") {
 		b, err := openBucket(ctx, from, usual)
-		if err != nil {
+		switch {
+		case b == nil:
 			return nil, err
+		case err == nil:
+			err = probe(ctx, b)
 		}
-		return b, probe(ctx, b)
+		return b, err
 	}
 	d, err := openDirectory(ctx, from)
 	if err != nil {

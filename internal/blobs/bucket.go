@@ -55,7 +55,8 @@ func (b *bucket) String() string {
 	return fmt.Sprintf("bucket s3://%s at %s", strings.TrimSuffix(b.name+"/"+b.prefix, "/"), b.where)
 }
 
-// openBucket makes no request but those for credentials.
+// openBucket makes no request but those for credentials. The bucket is returned also with an
+// error that may pass: it asks for credentials again with each call.
 func openBucket(ctx context.Context, from string, waits waits) (*bucket, error) {
 	b, endpoint, region, err := parseBucket(from)
 	if err != nil {
@@ -69,10 +70,10 @@ func openBucket(ctx context.Context, from string, waits waits) (*bucket, error) 
 	transport.DialContext = (&net.Dialer{Timeout: 10 * time.Second}).DialContext
 	transport.ResponseHeaderTimeout = waits.answer
 
-	role := &http.Client{Timeout: 5 * time.Second}
+	machine := &role{IAM: credentials.IAM{Client: &http.Client{Timeout: 5 * time.Second}}}
 	creds := credentials.New(&found{credentials.Chain{Providers: []credentials.Provider{
-		&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{Client: role},
-	}}})
+		&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, machine,
+	}}, machine})
 	lookup := minio.BucketLookupPath
 	if s3utils.IsAmazonEndpoint(*endpoint) {
 		lookup = minio.BucketLookupAuto
@@ -91,9 +92,9 @@ func openBucket(ctx context.Context, from string, waits waits) (*bucket, error) 
 	b.api = minio.Core{Client: client}
 	if _, err := creds.GetWithContext(&credentials.CredContext{Context: ctx}); err != nil {
 		if ctx.Err() != nil {
-			return nil, ended(ctx, "no credentials for "+b.String())
+			return b, ended(ctx, "no credentials for "+b.String())
 		}
-		return nil, unavailable(b, "no blob can be stored or read", explainRequest(err))
+		return b, unavailable(b, "no blob can be stored or read", explainRequest(err))
 	}
 	return b, nil
 }
@@ -326,6 +327,8 @@ func explainRequest(err error) *cause {
 	switch {
 	case errors.Is(err, errNoCredentials):
 		c.remedy, c.lasting = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the server's environment", true
+	case errors.Is(err, errNoRole):
+		c.remedy = "see whether what gives the role's credentials runs, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the server's environment"
 	case aboutTLS(err):
 		c.remedy, c.lasting = "have the endpoint's certificate signed by an authority that this machine knows, or correct the endpoint", true
 	case isNet && timeout.Timeout(), errors.Is(err, context.DeadlineExceeded):
@@ -382,16 +385,58 @@ func explainAnswer(e minio.ErrorResponse) *cause {
 
 var errNoCredentials = errors.New("no credentials were found in the environment, the shared credentials file, or a role of this machine")
 
+// errNoRole is errNoCredentials where there is a role.
+var errNoRole = errors.New("the role of this machine gives no credentials")
+
 // found is a chain of providers one of which must have credentials: no request is made
 // without.
-type found struct{ credentials.Chain }
+type found struct {
+	credentials.Chain
+	role *role
+}
 
 func (f *found) Retrieve() (credentials.Value, error) { return f.RetrieveWithCredContext(nil) }
 
 func (f *found) RetrieveWithCredContext(cc *credentials.CredContext) (credentials.Value, error) {
 	v, err := f.Chain.RetrieveWithCredContext(cc)
-	if err == nil && (v.AccessKeyID == "" || v.SecretAccessKey == "") {
+	switch {
+	case err != nil || v.AccessKeyID != "" && v.SecretAccessKey != "":
+	case f.role.exists():
+		err = fmt.Errorf("%w: %s", errNoRole, innermost(f.role.failed))
+	default:
 		err = errNoCredentials
 	}
 	return v, err
+}
+
+// role is that of the machine or the container. It keeps why it gave no credentials, which
+// the chain does not tell.
+type role struct {
+	credentials.IAM
+	failed error
+}
+
+func (r *role) Retrieve() (credentials.Value, error) { return r.RetrieveWithCredContext(nil) }
+
+func (r *role) RetrieveWithCredContext(cc *credentials.CredContext) (v credentials.Value, err error) {
+	if r.failed = nil; !named() && os.Getenv("AWS_EC2_METADATA_DISABLED") == "true" {
+		return v, errNoCredentials
+	}
+	if v, err = r.IAM.RetrieveWithCredContext(cc); err == nil && (v.AccessKeyID == "" || v.SecretAccessKey == "") {
+		err = errors.New("its answer has none")
+	}
+	r.failed = err
+	return v, err
+}
+
+// exists reports whether there is a role that gave no credentials: the environment names it,
+// or the machine has a service for that, which has answered.
+func (r *role) exists() bool {
+	_, silent := errors.AsType[*url.Error](r.failed)
+	return r.failed != nil && (named() || !silent)
+}
+
+// named reports whether the environment names a role.
+func named() bool {
+	return cmp.Or(os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"), os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")) != ""
 }

@@ -113,7 +113,7 @@ func TestBucketCannotBeUsed(t *testing.T) {
 		{"region of the environment", url, map[string]string{"AWS_REGION": "eu-west-7"}, "region"},
 		{"no credentials", url, map[string]string{
 			"AWS_ACCESS_KEY_ID": "", "AWS_SHARED_CREDENTIALS_FILE": none, "AWS_CONFIG_FILE": none,
-			"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://127.0.0.1:1/",
+			"AWS_EC2_METADATA_DISABLED": "true",
 		}, "no credentials were found"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -160,18 +160,37 @@ func TestBucketByOtherCredentials(t *testing.T) {
 		if err := os.WriteFile(file, []byte("hunter2 is no line of such a file\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
+		t.Setenv("AWS_EC2_METADATA_DISABLED", "true")
 		_, err := blobs.Open(t.Context(), "s3://"+blobstest.Bucket)
 		refused(t, "a broken file", err, "blobs_unusable", "no credentials were found")
 	})
 	t.Run("role", func(t *testing.T) {
-		role := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			fmt.Fprintf(w, `{"Code": "Success", "AccessKeyId": %q, "SecretAccessKey": %q, "Expiration": %q}`,
-				blobstest.AccessKey, blobstest.SecretKey, time.Now().Add(time.Hour).Format(time.RFC3339))
-		}))
-		defer role.Close()
-		t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", role.URL)
+		role := blobstest.NewRole(t)
+		setenv(t, role.Env())
+		role.Give()
 		open(t, "s3://"+blobstest.Bucket+"/role")
+	})
+	t.Run("role that comes later", func(t *testing.T) {
+		role := blobstest.NewRole(t)
+		setenv(t, role.Env())
+		s, err := blobs.Open(t.Context(), "s3://"+blobstest.Bucket+"/later")
+		refused(t, "open", err, "blobs_unavailable", "the role of this machine gives no credentials: 503")
+		if s == nil {
+			t.Fatal("there is no store")
+		}
+		refused(t, "put", s.Put(t.Context(), "k/v", []byte("x")), "blobs_unavailable", "gives no credentials")
+		role.Give()
+		if err := s.Put(t.Context(), "k/v", []byte("x")); err != nil {
+			t.Errorf("when there are credentials: %v", err)
+		}
+	})
+	t.Run("role that nobody gives", func(t *testing.T) {
+		t.Setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://127.0.0.1:1/")
+		s, err := blobs.Open(t.Context(), "s3://"+blobstest.Bucket)
+		refused(t, "open", err, "blobs_unavailable", "connection refused")
+		if s == nil {
+			t.Error("there is no store")
+		}
 	})
 }
 
@@ -201,11 +220,17 @@ func TestGatewayIsKilled(t *testing.T) {
 func gateway(t *testing.T) *blobstest.Server {
 	t.Helper()
 	g := blobstest.NewGateway(t)
-	for _, e := range g.Env() {
+	setenv(t, g.Env())
+	return g
+}
+
+// setenv sets variables of the environment, until the test ends.
+func setenv(t *testing.T, env []string) {
+	t.Helper()
+	for _, e := range env {
 		name, value, _ := strings.Cut(e, "=")
 		t.Setenv(name, value)
 	}
-	return g
 }
 
 func TestGatewayHangs(t *testing.T) {

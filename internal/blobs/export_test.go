@@ -13,7 +13,11 @@ func init() { minio.DefaultRetryUnit = 0 }
 // OpenBucket is Open of a bucket without a probe, with other times to wait for a call and
 // an answer, and next to no pauses between attempts.
 func OpenBucket(ctx context.Context, url string, call, answer time.Duration) (Store, error) {
-	return openBucket(ctx, url, waits{call, answer, time.Millisecond})
+	b, err := openBucket(ctx, url, waits{call, answer, time.Millisecond})
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
 }
 
 // OpenDirectory is Open of a directory without a probe.

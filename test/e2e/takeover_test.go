@@ -122,12 +122,13 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestTakeOverFromBucket has the copies in object storage, which is away for a while.
+// TestTakeOverFromBucket has the copies in object storage, for which there are no
+// credentials at first, and which is away for a while.
 func TestTakeOverFromBucket(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
-	bucket := blobstest.NewGateway(t)
-	all := startClusterIn(t, 2, bucket.Env(), "--blobs", bucket.URL())
+	bucket, role := blobstest.NewGateway(t), blobstest.NewRole(t)
+	all := startClusterIn(t, 2, role.Env(), "--blobs", bucket.URL())
 	a, b := all[0], all[1]
 	g := a.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)})
 	viaB := g.through(ctx, b)
@@ -146,6 +147,8 @@ func TestTakeOverFromBucket(t *testing.T) {
 		})
 	}
 	a.pause(ctx, g.sb.ID)
+	until(client.Local, true)
+	role.Give()
 	until(client.Replicated, false)
 
 	g.same(g.first, g.ask(ctx)) // it wakes

@@ -211,6 +211,9 @@ func (r *Replicator) State(id, checkpoint string) State {
 	}
 	if r.pending[id] == s && !s.rests {
 		state.Since = s.since
+		if state.Err == nil { // not even tried
+			state.Err = r.outageNow()
+		}
 	}
 	return state
 }

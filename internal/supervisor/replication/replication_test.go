@@ -1286,6 +1286,9 @@ func TestWhoWaitsIsToldOfAStoreThatIsDownFromTheStart(t *testing.T) {
 		if !errors.Is(err, errDown) {
 			t.Error(err)
 		}
+		if s := w.State("i0", "c1"); !errors.Is(s.Err, errDown) || s.Complete {
+			t.Errorf("its state is %+v", s)
+		}
 	})
 }
 
