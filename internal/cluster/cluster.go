@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -206,7 +207,7 @@ func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
 	}
 	srv, ok := all[id]
 	if !ok {
-		return srv, errUnreachable(id)
+		return srv, c.errUnreachable(id, errors.New("the database knows no such server"))
 	}
 	return srv, nil
 }
@@ -242,7 +243,7 @@ func (c *Cluster) all(ctx context.Context, wanted string) (map[string]store.Serv
 }
 
 // Dial connects to the listener of another server. It implements edge.Peers. What the
-// error says is for clients; the log has the reason.
+// error says is for clients; what it wraps is the reason, for the log.
 func (c *Cluster) Dial(ctx context.Context, server, protocol string) (net.Conn, error) {
 	srv, err := c.server(ctx, server)
 	if err != nil {
@@ -258,8 +259,7 @@ func (c *Cluster) Dial(ctx context.Context, server, protocol string) (net.Conn, 
 		conn, err = d.DialContext(ctx, "tcp", srv.Address)
 	}
 	if err != nil {
-		c.o.Log.Warn("another server cannot be reached", "server", srv.ID, "machine", srv.Name, "address", srv.Address, "err", err)
-		return nil, errUnreachable(server)
+		return nil, c.errUnreachable(server, fmt.Errorf("server on %s: %w", srv.Name, err))
 	}
 	return conn, nil
 }
@@ -267,7 +267,11 @@ func (c *Cluster) Dial(ctx context.Context, server, protocol string) (net.Conn, 
 const codeUnreachable = "server_unreachable"
 
 // errUnreachable says that a server has what a request is for, and does not answer.
-func errUnreachable(server string) error {
-	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s has what this is for, and cannot be reached", server).
-		WithRemedy("see why it is down and start it again; what it has asleep is there then").With("server", server)
+func (c *Cluster) errUnreachable(server string, why error) error {
+	err := errdef.New(errdef.Unavailable, codeUnreachable, "server %s has what this is for, and cannot be reached", server).With("server", server)
+	err.Err = why
+	if c.o.TakeOver != nil {
+		return err.WithRemedy("send it again: when its lease is over, in 15 s at most, another server goes on with what slept there and was copied; for all else see why it is down and start it again")
+	}
+	return err.WithRemedy("see why it is down and start it again; what it has asleep is there then")
 }

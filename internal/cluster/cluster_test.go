@@ -80,6 +80,14 @@ func (r *records) Secret(_ context.Context, name string) ([]byte, error) {
 	return r.secret[:], nil
 }
 
+// failer fails a test that writes to it.
+type failer struct{ t *testing.T }
+
+func (f failer) Write(p []byte) (int, error) {
+	f.t.Errorf("written is %s", p)
+	return len(p), nil
+}
+
 func open(t *testing.T, r *records, has ...string) *Cluster {
 	t.Helper()
 	c, err := Open(t.Context(), Options{Store: r, Has: func(id string) bool { return slices.Contains(has, id) }, Log: slog.New(slog.DiscardHandler)})
@@ -149,10 +157,11 @@ func TestServersKnowEachOther(t *testing.T) {
 			}
 			return
 		}
-		if errdef.CodeOf(err) != "server_unreachable" || errdef.Fact(err, "server") != server {
-			t.Errorf("%s where %s: %v", server, why, err)
+		if errdef.CodeOf(err) != "server_unreachable" || errdef.Fact(err, "server") != server || errors.Unwrap(err) == nil || strings.Contains(err.Error(), at) {
+			t.Errorf("%s where %s: %v, because of %v", server, why, err, errors.Unwrap(err))
 		}
 	}
+	a.o.Log = slog.New(slog.NewTextHandler(failer{t}, nil)) // whoever asks logs it
 	unreachable(a, "srv_c", "another server has its address now")
 	unreachable(a, "srv_d", "the database knows no such server")
 	unreachable(b, "srv_a", "that listens nowhere")

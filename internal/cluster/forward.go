@@ -119,10 +119,11 @@ func (c *Cluster) broken(ctx context.Context, server string, body, err error) er
 	case body != nil:
 		return errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end")
 	}
-	c.o.Log.Warn("request not answered by another server", "server", server, "err", err)
 	if e, ok := errors.AsType[*errdef.Error](err); ok { // it could not be reached
 		return e
 	}
-	return errdef.New(errdef.Unavailable, codeUnreachable, "the connection to server %s, which has what this is for, broke before it answered; the request may have been carried out", server).
+	e := errdef.New(errdef.Unavailable, codeUnreachable, "the connection to server %s, which has what this is for, broke before it answered; the request may have been carried out", server).
 		WithRemedy("see whether it was, then send it again; if that lasts, see why that server is down").With("server", server)
+	e.Err = err
+	return e
 }

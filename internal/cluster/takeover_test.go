@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -27,6 +28,19 @@ func openTaking(t *testing.T, r *records, takeOver func() error) *Cluster {
 		t.Fatal(err)
 	}
 	return c
+}
+
+// TestUnreachableRemedy: what is to be done depends on whether another server can go on.
+func TestUnreachableRemedy(t *testing.T) {
+	gone := []store.Server{{ID: "srv_gone", Left: time.Second}}
+	for want, c := range map[string]*Cluster{
+		"another server goes on":           openTaking(t, &records{self: "srv_a", servers: gone}, func() error { return nil }),
+		"what it has asleep is there then": open(t, &records{self: "srv_a", servers: gone}),
+	} {
+		if _, err := c.Dial(t.Context(), "srv_gone", "h2"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error is %v, want %q", err, want)
+		}
+	}
 }
 
 // TestTakenMeanwhile: whoever finds that another was faster goes on to that one, however it

@@ -132,6 +132,9 @@ func peerFailed(p *passage, err error) *reply {
 }
 
 func (e *edge) logPeer(p *passage, err error) {
+	if told, ok := errors.AsType[*errdef.Error](err); ok && told.Err != nil {
+		err = told.Err // the rest is for clients
+	}
 	e.log.Warn("request not answered by the server of its sandbox", "sandbox", p.id, "server", p.server, "err", err)
 }
 

@@ -116,6 +116,7 @@ func TestThreeServers(t *testing.T) {
 	shareThings(ctx, t, all)
 
 	// While a server is away, what it has is seen, and not reached.
+	far := guests[2].through(ctx, all[0])
 	if err := all[2].stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,14 @@ func TestThreeServers(t *testing.T) {
 	if err != nil || !slices.ContainsFunc(list, func(info client.Info) bool { return info.ID == guests[2].sb.ID }) {
 		t.Errorf("the sandboxes of a server that is away are not listed: %v, %v", list, err)
 	}
+	warned := all[0].log.count("level=WARN")
 	wantCode(t, all[0].client.SetTimeout(ctx, guests[2].sb.ID, time.Hour), "a change while the server is away", "server_unreachable")
+	if got, err := far.report(ctx); err == nil {
+		t.Errorf("a server that is away answers: %+v", got)
+	}
+	if n := all[0].log.count("level=WARN") - warned; n != 2 {
+		t.Errorf("two requests that another server did not get are %d warnings", n)
+	}
 	eventually(t, 40*time.Second, "it is told what is stored, once the lease is over", func() error {
 		away, err := all[1].client.Get(ctx, guests[2].sb.ID)
 		if err == nil && away.State != client.Running {
@@ -138,7 +146,6 @@ func TestThreeServers(t *testing.T) {
 	near.same(near.first, near.ask(ctx))
 	all[2].args = append(all[2].args, "--max-running", "1")
 	all[2].start()
-	far := guests[2].through(ctx, all[0])
 	far.same(far.first, far.ask(ctx))
 	goElsewhere(ctx, t, all[2])
 

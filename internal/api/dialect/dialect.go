@@ -145,7 +145,11 @@ func Tell(r *http.Request, log *slog.Logger, err error) *errdef.Error {
 		hidden.Message += ": the server's log has the cause under request " + id
 		return hidden.With("request", id)
 	case e.Class == errdef.Unavailable || e.Class == errdef.Unfit || e.Class == errdef.Fenced:
-		log.Warn("request could not be served", "err", err)
+		attrs := []any{"err", err}
+		if e.Err != nil && !strings.Contains(e.Message, e.Err.Error()) { // clients are not told
+			attrs = append(attrs, "cause", e.Err)
+		}
+		log.Warn("request could not be served", attrs...)
 	}
 	return e
 }

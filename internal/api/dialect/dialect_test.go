@@ -43,6 +43,21 @@ func TestServeAnswersOnce(t *testing.T) {
 	}
 }
 
+// TestTheLogHasTheCause: of what may pass the log has more than the client is told, once.
+func TestTheLogHasTheCause(t *testing.T) {
+	e := errdef.New(errdef.Unavailable, "away", "it is away")
+	e.Err = errors.New("10.0.0.2 refuses")
+	for want, err := range map[string]error{
+		`err="it is away" cause="10.0.0.2 refuses"` + "\n":          e,
+		`err="it is away: 10.0.0.2 refuses"` + "\n":                 errdef.New(errdef.Unavailable, "away", "it is away: %w", e.Err),
+		`msg="request could not be served" err="it is away"` + "\n": errdef.New(errdef.Unavailable, "away", "it is away"),
+	} {
+		if _, log := serve(func() (Reply, error) { return Reply{}, err }); !strings.HasSuffix(log, want) || strings.Count(log, "\n") != 1 {
+			t.Errorf("the log is %q, want %q at its end", log, want)
+		}
+	}
+}
+
 // A client must not take half an answer for a whole one.
 func TestServeBreaksOffAStreamThatPanics(t *testing.T) {
 	defer func() {
