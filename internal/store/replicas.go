@@ -18,6 +18,8 @@ type Replica struct {
 	Index      string // under which the object storage has the list of its parts
 	Bytes      int64  // of the copy
 	At         time.Time
+	// Offered is the server that may take the sandbox although its owner lives; empty for none.
+	Offered string
 }
 
 // Durability says where the checkpoint of a sandbox is. It is empty where there is no object
@@ -37,8 +39,8 @@ const LostAfter = time.Minute
 
 // Replicas are the copies of checkpoints, and how a sandbox gets another owner by them.
 type Replicas interface {
-	// PutReplica makes r the replica of its sandbox, and returns the one that it had
-	// before; nil for none. It is an errdef.NotFound if there is no such sandbox, or if it
+	// PutReplica makes r the replica of its sandbox, offered to nobody, and returns the one that
+	// it had before; nil for none. It is an errdef.NotFound if there is no such sandbox, or if it
 	// has ended, and ErrElsewhere if another server has it. A replica is removed by the
 	// commit of its sandbox's end.
 	PutReplica(ctx context.Context, r Replica) (before *Replica, err error)
@@ -46,12 +48,18 @@ type Replicas interface {
 	Replica(ctx context.Context, sandbox string) (Replica, error)
 	// Replicas returns all of them.
 	Replicas(ctx context.Context) ([]Replica, error)
-	// Take is Commit of a sandbox of another server, sb.Owner, whose lease is over, and of
-	// which this server has made a checkpoint from its replica: the one that the record has
-	// now. This server has the sandbox from then on, and the replica is one of its
-	// checkpoint, which is the same by another name. Nothing happens, and it is ErrElsewhere,
-	// while another server may still go on with the sandbox: its lease lasts, or it had it
-	// running, or was about to, and is not gone for [LostAfter]. It is errdef.Conflict where the
+	// Offer lets the server to take a sandbox of this one while that sleeps with a checkpoint of
+	// which it has a replica; "" lets nobody. It is an errdef.NotFound if there is no such
+	// sandbox, and ErrElsewhere if another server has it. An offer is ErrChanged where the
+	// sandbox does not sleep with the checkpoint, and ErrNotReplicated where the replica is of
+	// another one.
+	Offer(ctx context.Context, sandbox, checkpoint, to string) error
+	// Take is Commit of a sandbox of another server, sb.Owner, whose lease is over, or which
+	// offers it, and of which this server has made a checkpoint from its replica: the one that
+	// the record has now. This server has the sandbox from then on, and the replica is one of
+	// its checkpoint, which is the same by another name, offered to nobody. Nothing happens, and
+	// it is ErrElsewhere, while another server may still go on with the sandbox: its lease lasts,
+	// or it had it running, or was about to, and is not gone for [LostAfter]. It is errdef.Conflict where the
 	// record is not of the revision of sb, and with code "not_replicated" where the stored
 	// record has another checkpoint than the replica is of. What has ended, or is being
 	// killed, is errdef.NotFound.
@@ -70,11 +78,27 @@ func ErrNotReplicated(id string) error {
 // IsNotReplicated reports whether an error is one of ErrNotReplicated.
 func IsNotReplicated(err error) bool { return errdef.CodeOf(err) == codeNotReplicated }
 
+func asleep(r lifecycle.Record) bool { return r.State == lifecycle.Paused && r.Op == nil }
+
+// Offers returns why a sandbox, as it is stored, cannot be offered to another server as it
+// sleeps with a checkpoint.
+func (r Replica) Offers(has Sandbox, checkpoint string) error {
+	switch cp := has.Record.Checkpoint; {
+	case has.Record.State == lifecycle.Terminated:
+		return ErrSandboxNotFound(has.ID)
+	case !asleep(has.Record) || cp == nil || cp.ID != checkpoint:
+		return ErrChanged(has.ID)
+	case r.Checkpoint != checkpoint:
+		return ErrNotReplicated(has.ID)
+	}
+	return nil
+}
+
 // Takes returns why the server self cannot take the sandbox with the record sb from has, the
 // stored record, with its replica. The lease of its owner has been over for that long.
 func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
-	asleep := has.Record.State == lifecycle.Paused && has.Record.Op == nil
-	if planted.In(planted.EagerTake) {
+	asleep := asleep(has.Record)
+	if planted.In(planted.EagerTake) || asleep && self != "" && r.Offered == self {
 		over = LostAfter
 	}
 	switch {
@@ -95,11 +119,11 @@ func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
 // replicas is the part of a database with the copies of checkpoints.
 type replicas struct{ s *SQL }
 
-const selectReplicas = `SELECT sandbox, checkpoint, index_key, bytes, at FROM replicas`
+const selectReplicas = `SELECT sandbox, checkpoint, index_key, bytes, at, offered FROM replicas`
 
 func scanReplica(rows *sql.Rows) (r Replica, err error) {
 	var at string
-	if err := rows.Scan(&r.Sandbox, &r.Checkpoint, &r.Index, &r.Bytes, &at); err != nil {
+	if err := rows.Scan(&r.Sandbox, &r.Checkpoint, &r.Index, &r.Bytes, &at, &r.Offered); err != nil {
 		return r, err
 	}
 	r.At, err = time.Parse(stampLayout, at)
@@ -133,7 +157,7 @@ func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, e
 		}
 		_, err = tx.ExecContext(ctx, `
 			INSERT INTO replicas (sandbox, checkpoint, index_key, bytes, at) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (sandbox) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at`,
+			ON CONFLICT (sandbox) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at, offered = ''`,
 			r.Sandbox, r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
 		return err
 	})
@@ -166,6 +190,41 @@ func (x replicas) Replicas(ctx context.Context) ([]Replica, error) {
 	return all, x.s.explain(err, "read replicas")
 }
 
+// Offer implements [Store].
+func (x replicas) Offer(ctx context.Context, sandbox, checkpoint, to string) error {
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := x.s.own(ctx, tx, ownedSandboxes, sandbox); err != nil {
+			return err
+		}
+		has, r, err := stored(ctx, tx, sandbox)
+		if err == nil && has == nil {
+			err = ErrSandboxNotFound(sandbox)
+		}
+		if err == nil && to != "" {
+			err = r.Offers(*has, checkpoint)
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `UPDATE replicas SET offered = ? WHERE sandbox = ?`, to, sandbox)
+		return err
+	})
+	return x.s.explain(err, "offer sandbox %s", sandbox)
+}
+
+// stored returns a sandbox, nil for none, and its replica.
+func stored(ctx context.Context, tx *sql.Tx, id string) (*Sandbox, Replica, error) {
+	found, err := collect(ctx, tx, scanSandbox, selectSandboxes+` WHERE id = ?`, id)
+	if err != nil || len(found) == 0 {
+		return nil, Replica{}, err
+	}
+	r, err := replicaOf(ctx, tx, id)
+	if err != nil || r == nil {
+		return &found[0], Replica{}, err
+	}
+	return &found[0], *r, nil
+}
+
 // Take implements [Store].
 func (x replicas) Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error {
 	return x.s.commit(ctx, sb, entries, func(ctx context.Context, tx *sql.Tx) error { return x.take(ctx, tx, sb) }, nothing)
@@ -174,29 +233,22 @@ func (x replicas) Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entr
 // take makes this server the owner of a sandbox, and its replica one of the checkpoint that
 // the record is to have, before that is committed.
 func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
-	found, err := collect(ctx, tx, scanSandbox, selectSandboxes+` WHERE id = ?`, sb.ID)
+	has, r, err := stored(ctx, tx, sb.ID)
 	switch {
 	case err != nil:
 		return err
-	case len(found) == 0:
+	case has == nil:
 		return ErrChanged(sb.ID)
 	}
-	r, err := replicaOf(ctx, tx, sb.ID)
-	if err != nil {
-		return err
-	}
-	if r == nil {
-		r = &Replica{}
-	}
 	self := x.s.Self()
-	over, err := x.goneFor(ctx, tx, self, found[0].Owner)
+	over, err := x.goneFor(ctx, tx, self, has.Owner)
 	if err != nil {
 		return err
 	}
-	if err := r.Takes(sb, found[0], self, over); err != nil {
+	if err := r.Takes(sb, *has, self, over); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ? WHERE sandbox = ?`, sb.Record.Checkpoint.ID, sb.ID); err != nil {
+	if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ?, offered = '' WHERE sandbox = ?`, sb.Record.Checkpoint.ID, sb.ID); err != nil {
 		return err
 	}
 	if _, err = tx.ExecContext(ctx, `UPDATE sandboxes SET owner = ? WHERE id = ?`, self, sb.ID); err != nil {

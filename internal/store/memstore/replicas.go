@@ -30,7 +30,7 @@ func (x replicas) PutReplica(_ context.Context, r store.Replica) (*store.Replica
 	if has.given.Record.State == lifecycle.Terminated {
 		return nil, store.ErrSandboxNotFound(r.Sandbox)
 	}
-	r.At = r.At.UTC()
+	r.At, r.Offered = r.At.UTC(), ""
 	before, had := d.replicas[r.Sandbox]
 	d.replicas[r.Sandbox] = r
 	if !had {
@@ -57,6 +57,32 @@ func (x replicas) Replicas(context.Context) ([]store.Replica, error) {
 	return slices.SortedFunc(maps.Values(x.s.d.replicas), func(a, b store.Replica) int { return cmp.Compare(a.Sandbox, b.Sandbox) }), nil
 }
 
+// Offer implements store.Replicas.
+func (x replicas) Offer(_ context.Context, sandbox, checkpoint, to string) error {
+	if err := x.s.lock(); err != nil {
+		return err
+	}
+	d := x.s.d
+	defer d.mu.Unlock()
+	has, err := d.known(sandbox)
+	if err != nil {
+		return err
+	}
+	if err := x.s.own("sandbox", sandbox, has.given.Owner); err != nil {
+		return err
+	}
+	r, is := d.replicas[sandbox]
+	if to != "" {
+		if err := r.Offers(has.given, checkpoint); err != nil {
+			return err
+		}
+	}
+	if r.Offered = to; is {
+		d.replicas[sandbox] = r
+	}
+	return nil
+}
+
 // Take implements store.Replicas.
 func (x replicas) Take(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
 	d := x.s.d
@@ -69,7 +95,7 @@ func (x replicas) Take(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		},
 		also: func() {
 			if r, has := d.replicas[sb.ID]; has { // unless it has ended
-				r.Checkpoint = sb.Record.Checkpoint.ID
+				r.Checkpoint, r.Offered = sb.Record.Checkpoint.ID, ""
 				d.replicas[sb.ID] = r
 			}
 			d.changed(store.KindOwners)

@@ -241,6 +241,7 @@ func writes() map[string]func(context.Context, store.Store) error {
 			_, err := s.PutReplica(ctx, store.Replica{Sandbox: "a", Checkpoint: "cp", Index: "i", At: epoch})
 			return err
 		},
+		"Offer":         func(ctx context.Context, s store.Store) error { return s.Offer(ctx, "offered", "cp", "two") },
 		"Take":          func(ctx context.Context, s store.Store) error { return s.Take(ctx, taken, []lifecycle.Entry{entry(2)}) },
 		"DeleteWebhook": func(ctx context.Context, s store.Store) error { return s.DeleteWebhook(ctx, "w1") },
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
@@ -284,6 +285,8 @@ func furnish(t *testing.T, s store.Store) {
 		}
 	}
 	addContext(t, s, store.CodeContext{ID: "c1", Sandbox: "a", CreatedAt: epoch})
+	commit(t, s, asleep("offered", 1, "cp"))
+	putReplica(t, s, "offered", "cp")
 }
 
 // all returns what a store has, by what reads it.

@@ -53,7 +53,7 @@ func wantOwners(t *testing.T, s store.Store, want map[string]string) {
 // furnished is what furnish makes, of an owner.
 func furnished(owner string) map[string]string {
 	return map[string]string{
-		"sandbox a": owner, "sandbox gone": owner, "sandbox source": owner, "snapshot s1": owner, "volume id-v": owner, "template t1": owner,
+		"sandbox a": owner, "sandbox gone": owner, "sandbox offered": owner, "sandbox source": owner, "snapshot s1": owner, "volume id-v": owner, "template t1": owner,
 	}
 }
 
@@ -107,7 +107,7 @@ func testOwners(t *testing.T, h harness) {
 var (
 	ofOwner = []string{
 		"Commit", "CommitEnd", "CommitSnapshot", "Forget", "ChangeSnapshot", "RemoveSnapshot", "RemoveVolume", "RemoveTemplate",
-		"AddContext", "ChangeContext", "RemoveContext", "PutReplica",
+		"AddContext", "ChangeContext", "RemoveContext", "PutReplica", "Offer",
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
@@ -295,6 +295,7 @@ func testChanges(t *testing.T, h harness) {
 		{name: "Renew"},
 		{name: "SetRoom"},
 		{name: "PutReplica"},
+		{name: "Offer"},
 		{name: "Leave", kinds: []store.Kind{store.KindOwners}},
 		{name: "Take", kinds: []store.Kind{store.KindOwners, store.KindEvents}},
 		{name: "RemoveKey", kinds: []store.Kind{store.KindKeys, store.KindSSHKeys, store.KindSecrets}},

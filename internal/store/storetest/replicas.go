@@ -85,6 +85,7 @@ func testReplicas(t *testing.T, h harness) {
 	fill(t, &in, elsewhere)
 	fill(t, &want, utc)
 	in.Sandbox, want.Sandbox = "b", "b"
+	want.Offered = "" // which Offer says alone
 	commit(t, one, sandbox("b", 1))
 	commit(t, one, sandbox("a", 1))
 	if before, err := one.PutReplica(t.Context(), in); err != nil || before != nil {
@@ -292,6 +293,82 @@ func testTakeRefused(t *testing.T, h harness) {
 	if err := take(two, "a", "one", asItIs); err != nil {
 		t.Errorf("once nothing is in the way: %v", err)
 	}
+}
+
+// testOffer: a server lets another one take what sleeps on it with its copy, while it lives
+// itself; nobody else, and only as it sleeps then.
+func testOffer(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	three := h.share(t, one)
+	claim(t, three, server("three", "elsewhere"), time.Hour)
+	commit(t, one, asleep("a", 1, "cp"))
+	offer := func(s store.Store, checkpoint, to string) error { return s.Offer(t.Context(), "a", checkpoint, to) }
+	take := func(s store.Store) error {
+		sb := latest(t, s, asleep("a", 2, "made"))
+		sb.Owner = "one"
+		return s.Take(t.Context(), sb, nil)
+	}
+	offered := func(want string) {
+		t.Helper()
+		if r, err := one.Replica(t.Context(), "a"); err != nil || r.Offered != want {
+			t.Errorf("it is offered to %q, %v; want %q", r.Offered, err, want)
+		}
+	}
+	wantCode(t, offer(one, "cp", "two"), "not_replicated")
+	if err := offer(one, "cp", ""); err != nil {
+		t.Errorf("withdrawn without a copy: %v", err)
+	}
+	putReplica(t, one, "a", "cp")
+	wantElsewhere(t, "an offer of what another has", offer(two, "cp", "two"), "one")
+	wantCode(t, one.Offer(t.Context(), "unknown", "cp", "two"), "sandbox_not_found")
+	wantCode(t, offer(one, "cp0", "two"), "record_changed")
+	wantElsewhere(t, "before it is offered", take(two), "one")
+	if err := offer(one, "cp", "two"); err != nil {
+		t.Fatal(err)
+	}
+	offered("two")
+	wantElsewhere(t, "what is offered to another", take(three), "one")
+	if err := offer(one, "cp", ""); err != nil {
+		t.Fatal(err)
+	}
+	wantElsewhere(t, "once it is withdrawn", take(two), "one")
+	if err := offer(one, "cp", "two"); err != nil {
+		t.Fatal(err)
+	}
+	putReplica(t, one, "a", "cp")
+	offered("")
+
+	// Who wakes it keeps it, and nothing that does not sleep is offered.
+	if err := offer(one, "cp", "two"); err != nil {
+		t.Fatal(err)
+	}
+	for _, phase := range []lifecycle.Phase{lifecycle.Resuming, lifecycle.None} {
+		awake := latest(t, one, asleep("a", 1, "cp"))
+		if awake.Record.State = lifecycle.Running; phase != lifecycle.None {
+			awake.Record.State, awake.Record.Op = lifecycle.Paused, &lifecycle.Operation{ID: "op", Phase: phase, Attempt: 1}
+		}
+		commit(t, one, awake)
+		wantElsewhere(t, "what wakes", take(two), "one")
+		wantCode(t, offer(one, "cp", "two"), "record_changed")
+	}
+	commit(t, one, latest(t, one, asleep("a", 1, "cp")))
+	wantCode(t, two.Take(t.Context(), store.Sandbox{ID: "a", Owner: "one", Rev: 1, Record: asleep("a", 2, "made").Record}, nil), "record_changed")
+	if err := take(two); err != nil {
+		t.Fatal(err)
+	}
+	offered("")
+	wantElsewhere(t, "an offer of who had it", offer(one, "made", "three"), "two")
+	if err := two.Offer(t.Context(), "a", "made", "one"); err != nil {
+		t.Fatal(err)
+	}
+	offered("one")
+
+	commit(t, one, asleep("b", 1, "cp"))
+	putReplica(t, one, "b", "cp")
+	dying := latest(t, one, terminated("b"))
+	dying.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Killing, Attempt: 1}
+	commit(t, one, dying)
+	wantCode(t, one.Offer(t.Context(), "b", "cp", "two"), "sandbox_not_found")
 }
 
 // testTakeLost: what a server may go on with is its own for longer than its lease.

@@ -113,6 +113,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"ReplicaEnds", testReplicaEnds},
 		{"Take", testTake},
 		{"TakeRefused", testTakeRefused},
+		{"Offer", testOffer},
 		{"TakeLost", testTakeLost},
 		{"TakeAfterAnOutage", testTakeAfterAnOutage},
 		{"TakeTogether", testTakeTogether},
