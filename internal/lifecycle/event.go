@@ -215,10 +215,11 @@ type (
 		Alive bool
 	}
 	// TakenOver reports that this server has the sandbox from now on: the one that had
-	// it is gone, and with it what was there.
+	// it is gone, and with it what was there, or has offered it.
 	TakenOver struct {
 		Op         string
-		From       string     // the server that is gone
+		From       string     // the server that had it
+		Offered    bool       // by that one
 		Checkpoint Checkpoint // the record's, as it was made again here
 		Launches   int64      // whose names are taken, by its layers
 	}

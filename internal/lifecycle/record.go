@@ -70,6 +70,7 @@ const (
 	CauseRestore    Cause = "restore"  // the sandbox goes back to a snapshot
 	CauseShutdown   Cause = "shutdown" // the server stops, and was told to pause everything
 	CauseDisk       Cause = "disk"     // its files take more than they may
+	CauseMove       Cause = "move"     // it goes to another server, and runs on there
 )
 
 // GoesOn reports whether a pause for this cause goes over into a resume.

@@ -1022,12 +1022,15 @@ func takenOver(s *step, ev Event) {
 	if s.rec.Phase() == Resuming {
 		s.sleepAgain("the server stopped while it was being resumed")
 	}
-	cp := e.Checkpoint
+	cp, why, cause := e.Checkpoint, "server "+e.From+" is gone, and another goes on with the sandbox", CauseRecovery
+	if e.Offered {
+		why, cause = "from server "+e.From, CauseMove
+	}
 	if s.rec.State == Running {
-		s.lose(RuntimeLost, "server "+e.From+" is gone, and another goes on with the sandbox", CauseRecovery)
+		s.lose(RuntimeLost, why, cause)
 	} else {
-		entry := s.log(EntryMoved, nil, "server "+e.From+" is gone, and another goes on with the sandbox")
-		entry.Op, entry.Cause, entry.Bytes = e.Op, CauseRecovery, cp.Bytes
+		entry := s.log(EntryMoved, nil, why)
+		entry.Op, entry.Cause, entry.Bytes = e.Op, cause, cp.Bytes
 	}
 	s.rec.Checkpoint, s.rec.Launches = &cp, e.Launches
 	s.effects = nil

@@ -137,8 +137,8 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) 
 	if b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
 		m.Op = ids.NewOp()
 	}
-	if b.disowned != nil {
-		return nil, nil, b.disowned
+	if why := b.disowned.Load(); why != nil {
+		return nil, nil, *why
 	}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
 		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
@@ -153,7 +153,7 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) 
 	if planted.In(planted.DroppedBarrier) && b.inst != nil {
 		return b.lease(access), nil, nil
 	}
-	if b.sb.Record.Op == nil {
+	if b.sb.Record.Op == nil && !b.moves {
 		return nil, nil, outcome.RuntimeGone(b.id)
 	}
 	return nil, b.awaitLocked(), nil

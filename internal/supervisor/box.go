@@ -23,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 	"github.com/drowse-dev/drowse/internal/supervisor/starved"
+	"github.com/drowse-dev/drowse/internal/supervisor/takeover"
 	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
 	"github.com/drowse-dev/drowse/internal/supervisor/timers"
 	"github.com/drowse-dev/drowse/internal/supervisor/usage"
@@ -36,8 +37,9 @@ type box struct {
 	timer timers.Place
 	gate  *egress.Gate // what it reaches outside
 
-	ignored     atomic.Int64 // bytes of traffic that counts for nothing
-	ignoredTold atomic.Int64 // of them, how many the agent knows of
+	disowned    atomic.Pointer[error] // another server has it; nil otherwise
+	ignored     atomic.Int64          // bytes of traffic that counts for nothing
+	ignoredTold atomic.Int64          // of them, how many the agent knows of
 
 	// mu orders everything that happens to the sandbox. It is held while a
 	// change is committed, never while an effect is carried out. It is taken
@@ -62,7 +64,7 @@ type box struct {
 	fault     checkpoint.Finding
 	ended     calls.Waiting
 	unsure    bool      // whether the last commit has happened
-	disowned  error     // another server has it; nil otherwise
+	moves     bool      // to another server
 	tasks     tasks.Set // the work of effects in flight, by operation id
 
 	unfit *errdef.Error // what the host lacked at the last start; nil for nothing
@@ -117,6 +119,9 @@ func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
 func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecycle.Result, error) {
 	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
 		return lifecycle.Result{Record: b.sb.Record}, nil
+	}
+	if b.moves && takeover.Waits(ev) {
+		return lifecycle.Result{Record: b.sb.Record, Verdict: lifecycle.Waits}, nil
 	}
 	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
 	if err := b.s.tenure.Allows(b.sb.Record.Op, res.Record.Op); err != nil {
@@ -229,7 +234,7 @@ func (b *box) fire() {
 	}
 	if _, err := b.applyLocked(lifecycle.TimerFired{Op: ids.NewOp(), Activity: act}); err != nil {
 		b.s.log.Error("timer could not be applied", "sandbox", b.id, "err", err)
-		if b.disowned == nil {
+		if b.disowned.Load() == nil {
 			b.s.timers.Set(b, t.Add(storeRetry), false)
 		}
 		return
@@ -258,9 +263,14 @@ func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan calls.Ending
 	return res, b.awaitLocked(), nil
 }
 
-// awaitLocked registers for the end of the operation in flight; nil if there is
-// none.
-func (b *box) awaitLocked() <-chan calls.Ending { return b.ended.For(b.sb.Record.Op) }
+// awaitLocked registers for the end of the operation in flight, or else of a move; nil
+// if there is none.
+func (b *box) awaitLocked() <-chan calls.Ending {
+	if op := b.sb.Record.Op; op != nil || !b.moves {
+		return b.ended.For(op)
+	}
+	return b.ended.For(&lifecycle.Operation{ID: takeover.Op})
+}
 
 // unserveLocked ends the leases of the serving runtime; it is about to go.
 func (b *box) unserveLocked() {

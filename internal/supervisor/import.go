@@ -2,14 +2,10 @@ package supervisor
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/drowse-dev/drowse/internal/bundle"
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
@@ -30,9 +26,6 @@ func (s *Supervisor) Import(ctx context.Context, r io.Reader, req ImportRequest)
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	sb, err := s.importFrom(ctx, s.space.Within(ctx, r), req)
-	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
-		err = errdef.New(errdef.Unavailable, "disk_full", "the disk became full during the import: %w", err)
-	}
 	if err != nil {
 		return store.Sandbox{}, fmt.Errorf("import sandbox: %w", err)
 	}
@@ -45,17 +38,13 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 		return store.Sandbox{}, err
 	}
 	req.Tell(from.Manifest)
-	if req.Idempotency == nil {
-		b, err := s.receive(ctx, from, req)
-		if err != nil {
-			return store.Sandbox{}, err
-		}
-		return b.view(), nil
+	as := store.Config{Key: req.Key}
+	if req.Idempotency != nil {
+		known := *req.Idempotency
+		known.Request, known.At = known.Request+from.Digest, ids.Now()
+		req.Idempotency, as.Idempotency = &known, &known
 	}
-	as := *req.Idempotency
-	as.Request, as.At = as.Request+from.Digest, ids.Now()
-	req.Idempotency = &as
-	b, fresh, err := s.creates.Do(ctx, store.Config{Key: req.Key, Idempotency: &as}, func() (*box, error) { return s.receive(ctx, from, req) })
+	b, fresh, err := s.creates.Do(ctx, as, func() (*box, error) { return s.receive(ctx, from, req) })
 	switch {
 	case err != nil:
 		return store.Sandbox{}, err
@@ -66,36 +55,25 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 }
 
 // receive takes what is in a bundle, and commits the sandbox.
-func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req ImportRequest) (*box, error) {
+func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req ImportRequest) (b *box, err error) {
 	if err := s.space.Check(space.Least); err != nil {
 		return nil, err
 	}
 	a, err := s.carrier.Expect(ctx, from.Manifest, req)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		err = s.carrier.Bring(ctx, a, from, s.removals, func() error { b, err = s.admit(a); return err })
 	}
-	if a.Staging, err = s.o.Layers.Stage(a.Op); err != nil {
-		return nil, err
-	}
-	defer s.insist(a.Staging.Remove, "unfinished import could not be removed", "sandbox", a.ID)
-	if err := a.Receive(ctx, from); err != nil {
-		return nil, err
-	}
-	return s.admit(a)
+	return b, err
 }
 
 // admit gives what was received its place, and commits the sandbox.
 func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
-	_, release, err := s.o.Templates.Use(a.Config.Template) // it may have been removed meanwhile
-	if err != nil {
-		return nil, err
-	}
-	defer release()
 	b := newBox(s, store.Sandbox{ID: a.ID, Config: a.Config, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
 		return nil, err
 	}
-	if err = a.Place(); err == nil {
+	err := a.Place()
+	if err == nil {
 		_, err = b.apply(a.Event())
 	}
 	if store.IsNameTaken(err) { // it comes without

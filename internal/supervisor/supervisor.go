@@ -361,6 +361,9 @@ func (s *Supervisor) box(id string) (*box, error) {
 	if !ok {
 		return nil, outcome.NotFound(id)
 	}
+	if why := b.disowned.Load(); why != nil {
+		return nil, *why
+	}
 	return b, nil
 }
 
@@ -492,7 +495,9 @@ func (s *Supervisor) each(f func(*box)) {
 	boxes := slices.Collect(maps.Values(s.boxes))
 	s.mu.RUnlock()
 	for _, b := range boxes {
-		f(b)
+		if b.disowned.Load() == nil {
+			f(b)
+		}
 	}
 }
 

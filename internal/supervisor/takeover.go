@@ -12,8 +12,15 @@ import (
 
 func newTaker(s *Supervisor) *takeover.Taker {
 	return takeover.New(s.ctx, takeover.Options{
-		Store: s.o.Store, Replicas: s.replicas, Carrier: s.carrier, Layers: s.o.Layers, Templates: s.o.Templates, Space: s.space, Tenure: s.tenure, Removals: s.removals, Log: s.log,
+		Store: s.o.Store, Replicas: s.replicas, Carrier: s.carrier, Layers: s.o.Layers, Space: s.space, Tenure: s.tenure, Removals: s.removals, Calls: s.Reception, Log: s.log,
 		Knows: s.Knows,
+		Gate: func(id string) (takeover.Gate, error) {
+			b, err := s.box(id)
+			if err != nil {
+				return takeover.Gate{}, err
+			}
+			return takeover.Gate{Mu: &b.mu, Shut: &b.moves, Waiting: b.ended}, nil
+		},
 		Left: func(id, server string) {
 			if b, _ := s.box(id); b != nil {
 				disown(b, server)
@@ -36,12 +43,12 @@ func disown(b *box, server string) {
 	s := b.s
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.disowned != nil {
+	why := store.ErrElsewhere("sandbox "+b.id, server)
+	if !b.disowned.CompareAndSwap(nil, &why) {
 		return
 	}
-	why := store.ErrElsewhere("sandbox "+b.id, server)
-	s.log.Warn("another server has taken a sandbox over: what is here of it is removed", "sandbox", b.id, "server", server)
-	b.disowned = why
+	s.Leaving(b.id)
+	s.log.Info("another server has a sandbox now: what is here of it is removed", "sandbox", b.id, "server", server)
 	b.desk.Cut(why)
 	b.unserveLocked()
 	b.ended.Abandon(why)
@@ -52,8 +59,8 @@ func disown(b *box, server string) {
 	atWork := b.tasks.StopAll()
 	b.background(func(ctx context.Context) {
 		tasks.Await(atWork, taskPatience, func() { _ = s.remains.Runtimes(ctx, b.id) })
+		b.forgotten() // while it is not taken back
 		s.Taker.Leave(b.id, func() error { return s.remains.All(ctx, b.sb.Config.Key, b.id, b.record, b.unknownLayers) })
-		b.forgotten()
 	})
 }
 

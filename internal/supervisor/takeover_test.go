@@ -323,3 +323,136 @@ func TestTakeOverWithoutAnAnswer(t *testing.T) {
 	}
 	p.wantCount(t, p.two, id, 2, 2)
 }
+
+// handOver has the first server hand a sandbox over to the second.
+func (p *pair) handOver(t *testing.T, id string) error {
+	return p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error { return p.two.Receive(ctx, id, "me") })
+}
+
+// TestHandOver: a sandbox moves between servers that both live, with its memory; it runs there
+// if it ran here, and what is asked here meanwhile goes on there.
+func TestHandOver(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	lease, err := p.one.Acquire(t.Context(), id, Access{Port: 8080})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := make(chan error, 1)
+	go func() { moved <- p.handOver(t, id) }()
+	testmode.Eventually(t, "it is being paused", func() bool { return record(t, p.one, id).Phase() == lifecycle.Pausing })
+	waits := make(chan error, 3)
+	go func() { _, err := p.one.Acquire(t.Context(), id, Access{Port: 8080}); waits <- err }()
+	go func() { _, err := p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); waits <- err }()
+	go func() { _, err := p.one.SetTimeout(t.Context(), id, time.Hour, ""); waits <- err }()
+	wantCode(t, p.handOver(t, id), "move_conflict")
+	lease.Release() // the pause waits for that
+	if err := <-moved; err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		wantElsewhere(t, "what waited", <-waits, id, "two")
+	}
+	_, err = p.one.Get(t.Context(), id)
+	wantElsewhere(t, "where it was", err, id, "two")
+	if all, err := p.one.All(t.Context()); err != nil || len(all) != 0 {
+		t.Errorf("there are %+v, %v", all, err)
+	}
+	if sb, err := p.two.Get(t.Context(), id); err != nil || sb.Record.State != lifecycle.Running || sb.Owner != "two" {
+		t.Errorf("it is %+v, %v", sb, err)
+	}
+	p.wantCount(t, p.two, id, 2, 2)
+	wantGone(t, p.one, id)
+	events, err := p.two.LastEvents(t.Context(), id, 10)
+	var types []lifecycle.EntryType
+	for _, e := range slices.Backward(events) {
+		types = append(types, e.Type)
+		if e.Type == lifecycle.EntryMoved && (e.Cause != lifecycle.CauseMove || e.Detail != "from server one") {
+			t.Errorf("it has moved for %q: %s", e.Cause, e.Detail)
+		}
+	}
+	if want := []lifecycle.EntryType{"paused", "moved", "resuming", "resumed"}; err != nil || !slices.Equal(types[len(types)-4:], want) {
+		t.Errorf("the events are %v, %v; want %v at the end", types, err, want)
+	}
+
+	// And back at once: what sleeps stays asleep.
+	if err := p.two.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.two.HandOver(t.Context(), id, "one", "me", func(ctx context.Context) error { return p.one.Receive(ctx, id, "me") }); err != nil {
+		t.Fatal(err)
+	}
+	if sb, err := p.one.Get(t.Context(), id); err != nil || sb.Record.State != lifecycle.Paused {
+		t.Errorf("it is %+v, %v", sb, err)
+	}
+	p.wantCount(t, p.one, id, 3, 3)
+}
+
+// TestHandOverRefused: a sandbox that the other server does not take stays, as it was, and
+// serves what waited; the other cannot take it later.
+func TestHandOverRefused(t *testing.T) {
+	p := newPair(t, nil)
+	id, asleep := create(t, p.one, wakes), create(t, p.one, wakesUnnamed)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), asleep, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	refusal := errors.New("no room")
+	for n, id := range []string{id, asleep} {
+		waits := make(chan error, 1)
+		err := p.one.HandOver(t.Context(), id, "two", "me", func(context.Context) error {
+			if n == 0 {
+				go func() {
+					lease, err := p.one.Acquire(t.Context(), id, Access{Port: 8080})
+					if err == nil {
+						lease.Release()
+					}
+					waits <- err
+				}()
+			}
+			return refusal
+		})
+		if !errors.Is(err, refusal) {
+			t.Errorf("%v", err)
+		}
+		if n == 0 {
+			if err := <-waits; err != nil {
+				t.Errorf("what waited: %v", err)
+			}
+		}
+		wantElsewhere(t, "once it is withdrawn", p.two.Receive(t.Context(), id, "me"), id, "one")
+	}
+	if got := record(t, p.one, id); got.State != lifecycle.Running {
+		t.Errorf("what ran is %s", got.Situation())
+	}
+	if got := record(t, p.one, asleep); got.State != lifecycle.Paused {
+		t.Errorf("what slept is %s", got.Situation())
+	}
+	p.wantCount(t, p.one, id, 2, 2)
+
+	// An answer that is lost.
+	if err := p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error {
+		return errors.Join(errors.New("no answer"), p.two.Receive(ctx, id, "me"))
+	}); err != nil {
+		t.Error(err)
+	}
+	p.wantCount(t, p.two, id, 3, 3)
+
+	// What is changed meanwhile is offered again.
+	n := 0
+	err := p.one.HandOver(t.Context(), asleep, "two", "me", func(ctx context.Context) error {
+		if n++; n == 1 {
+			if err := p.one.Configure(ctx, asleep, "me", "", func(c *store.Config) error { c.User = "other"; return nil }); err != nil {
+				t.Error(err)
+			}
+			return store.ErrChanged(asleep)
+		}
+		return p.two.Receive(ctx, asleep, "me")
+	})
+	if err != nil || n != 2 {
+		t.Errorf("%v, after %d offers", err, n)
+	}
+}
+
+var wakesUnnamed = CreateRequest{Settings: wakes.Settings}

@@ -18,9 +18,10 @@ import (
 
 // PauseRequest is how a sandbox is to be paused.
 type PauseRequest struct {
-	Mode   lifecycle.Mode // memory, if empty
-	Strict bool           // only if the agent of the generation that is paused answers
-	NoWait bool           // return when the pause has begun; the event log has how it ends
+	Mode   lifecycle.Mode  // memory, if empty
+	Strict bool            // only if the agent of the generation that is paused answers
+	NoWait bool            // return when the pause has begun; the event log has how it ends
+	Cause  lifecycle.Cause // CauseCall, if empty
 	Actor  string
 }
 
@@ -32,6 +33,7 @@ func (r *Reception) Pause(ctx context.Context, id string, q PauseRequest) error 
 		return err
 	}
 	ev := lifecycle.PauseRequested{Meta: By("", q.Actor), Mode: cmp.Or(q.Mode, lifecycle.Memory)}
+	ev.Cause = cmp.Or(q.Cause, ev.Cause)
 	for {
 		if q.Strict {
 			if ev.Generation, err = r.answering(ctx, b); err != nil {

@@ -45,9 +45,9 @@ func (a *Arrival) Event() lifecycle.ImportRequested {
 }
 
 // Taken is what the lifecycle of a sandbox of another server is told when its checkpoint
-// has arrived.
-func (a *Arrival) Taken(sb store.Sandbox) lifecycle.TakenOver {
-	return lifecycle.TakenOver{Op: a.Op, From: sb.Owner, Checkpoint: a.Checkpoint, Launches: sb.Record.Launches + int64(len(a.Stack))}
+// has arrived, which lives where it was offered.
+func (a *Arrival) Taken(sb store.Sandbox, offered bool) lifecycle.TakenOver {
+	return lifecycle.TakenOver{Op: a.Op, From: sb.Owner, Offered: offered, Checkpoint: a.Checkpoint, Launches: sb.Record.Launches + int64(len(a.Stack))}
 }
 
 // Place gives what was received its place among the layers and images. It is an

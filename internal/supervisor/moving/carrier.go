@@ -3,7 +3,10 @@ package moving
 import (
 	"cmp"
 	"context"
+	"errors"
 	goruntime "runtime"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -15,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/sweep"
@@ -196,6 +200,29 @@ func (c Carrier) ExpectTaken(ctx context.Context, m bundle.Manifest, sb store.Sa
 	}
 	a.Config.Template, a.Config.Alias, a.Config.Image = t.ID, t.Alias, t.Digest()
 	return a, c.Space.Check(space.Least + uint64(m.Bytes()) + uint64(m.Entries())*entrySpace)
+}
+
+// Bring receives what the bundle of an arrival has, and calls place when it is complete, while
+// its template stays. What place has not given a place is removed.
+func (c Carrier) Bring(ctx context.Context, a *Arrival, from *bundle.Reader, removals *insist.Remover, place func() error) (err error) {
+	if a.Staging, err = c.Layers.Stage(a.Op); err != nil {
+		return err
+	}
+	defer removals.Insist(a.Staging.Remove, "unfinished copy could not be removed", "sandbox", a.ID)
+	defer func() {
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+			err = errdef.New(errdef.Unavailable, "disk_full", "the disk became full while the sandbox was received: %w", err)
+		}
+	}()
+	if err := a.Receive(ctx, from); err != nil {
+		return err
+	}
+	_, release, err := c.Templates.Use(a.Config.Template) // it may have been removed meanwhile
+	if err != nil {
+		return err
+	}
+	defer release()
+	return place()
 }
 
 // checkSettings holds what the sandbox is to what is allowed here.

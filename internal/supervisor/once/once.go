@@ -46,8 +46,12 @@ func New[T comparable](failed func(T) bool) *Keys[T] {
 // Do calls commit, which commits a new sandbox, unless the key that the sandbox
 // would have is bound: then it returns what the key has made, and fresh is false.
 // It waits for another call under the same key that is about to commit; its error
-// is then that of ctx.
+// is then that of ctx. Without a key it calls commit.
 func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, error)) (made T, fresh bool, err error) {
+	if as.Idempotency == nil {
+		made, err = commit()
+		return made, true, err
+	}
 	for {
 		b, fresh := k.bind(as)
 		if fresh {

@@ -1,7 +1,8 @@
-// Package takeover moves sandboxes from a server that is gone to one that is asked for them.
-// Servers that have one database copy what sleeps on them to one object storage; what a
-// server had is made again from there. Whether it may be taken is decided by the store, in
-// the commit. The one that was gone gives up what others have when it is back.
+// Package takeover moves sandboxes from a server that is gone, or that offers them, to one
+// that is asked for them. Servers that have one database copy what sleeps on them to one
+// object storage; what a server had is made again from there. Whether it may be taken is
+// decided by the store, in the commit. The one that was gone gives up what others have when
+// it is back.
 package takeover
 
 import (
@@ -16,26 +17,26 @@ import (
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/replication"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
-	"github.com/drowse-dev/drowse/internal/template"
 )
 
 // Options is what a Taker works with.
 type Options struct {
-	Store     store.Store
-	Replicas  *replication.Replicator // nil where nothing is copied, and nothing taken over
-	Carrier   moving.Carrier
-	Layers    *layer.Store
-	Templates *template.Store
-	Space     *space.Disk
-	Tenure    *tenure.Tenure
-	Removals  *insist.Remover
-	Log       *slog.Logger
+	Store    store.Store
+	Replicas *replication.Replicator // nil where nothing is copied, and nothing taken over
+	Carrier  moving.Carrier
+	Layers   *layer.Store
+	Space    *space.Disk
+	Tenure   *tenure.Tenure
+	Removals *insist.Remover
+	Calls    *calls.Reception
+	Log      *slog.Logger
 	// Knows reports whether this server has a sandbox.
 	Knows func(id string) bool
 	// Arrived makes a sandbox known that this server has from now on. It was committed with
@@ -43,6 +44,8 @@ type Options struct {
 	Arrived func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result)
 	// Left gives up a sandbox that another server has.
 	Left func(id, server string)
+	// Gate returns what has requests for a sandbox wait.
+	Gate func(id string) (Gate, error)
 }
 
 // Taker takes sandboxes over, and gives them up. It is safe for concurrent use; of one
@@ -53,10 +56,17 @@ type Taker struct {
 	leaves sync.Map        // ids of sandboxes of which something is still to be removed
 }
 
-// Leave removes what a server has of a sandbox that another has, however often it takes. Until
-// then it is not taken back.
+// Leaving notes that something is to be removed of a sandbox that another server has. Until
+// Leave has done that, it is not taken back.
+func (t *Taker) Leaving(id string) { t.leaves.Store(id, nil) }
+
+func (t *Taker) leaving(id string) bool {
+	_, leaves := t.leaves.Load(id)
+	return leaves
+}
+
+// Leave removes what a server has of a sandbox that another has, however often it takes.
 func (t *Taker) Leave(id string, remove func() error) {
-	t.leaves.Store(id, nil)
 	t.o.Removals.Insist(func() error {
 		err := remove()
 		if err == nil {
@@ -72,7 +82,10 @@ func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} 
 // TakeOver makes a sandbox of another server, which is gone, this server's, and returns
 // when that is committed. It sleeps then. Until the commit, which [store.Replicas] says what
 // forbids, nothing has changed.
-func (t *Taker) TakeOver(ctx context.Context, id string) error {
+func (t *Taker) TakeOver(ctx context.Context, id string) error { return t.takeOver(ctx, id, false) }
+
+// takeOver is TakeOver, or takes what is offered.
+func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
 	sb, err := t.o.Store.Sandbox(ctx, id)
 	if err == nil {
 		err = t.may(ctx, sb) // it is not fetched in vain
@@ -96,23 +109,13 @@ func (t *Taker) TakeOver(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if a.Staging, err = t.o.Layers.Stage(a.Op); err != nil {
-		return err
-	}
-	defer t.o.Removals.Insist(a.Staging.Remove, "unfinished copy could not be removed", "sandbox", a.ID)
-	if err := a.Receive(ctx, r); err != nil {
-		return err
-	}
-	_, release, err := t.o.Templates.Use(a.Config.Template)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if err := a.Place(); err != nil {
-		t.remove(a)
-		return err
-	}
-	return t.commit(a, sb, replica)
+	return t.o.Carrier.Bring(ctx, a, r, t.o.Removals, func() error {
+		if err := a.Place(); err != nil {
+			t.remove(a)
+			return err
+		}
+		return t.commit(a, sb, replica, offered)
+	})
 }
 
 // may returns why the store would refuse now that a sandbox is taken over.
@@ -125,7 +128,7 @@ func (t *Taker) may(ctx context.Context, sb store.Sandbox) error {
 	if err != nil && !errdef.Is(err, errdef.NotFound) {
 		return err
 	}
-	if _, leaves := t.leaves.Load(sb.ID); leaves || t.o.Knows(sb.ID) { // it is being given up
+	if t.leaving(sb.ID) || t.o.Knows(sb.ID) { // it is being given up
 		return store.ErrChanged(sb.ID)
 	}
 	return replica.Takes(sb, sb, t.o.Store.Self(), store.Gone(servers, t.o.Store.Self(), sb.Owner))
@@ -149,9 +152,9 @@ const again = time.Second
 // commit commits that this server has a sandbox, whose checkpoint is in its place. It returns
 // when that has happened, or certainly will not; or when the supervisor stops: then the next
 // start sees it in the record.
-func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica) error {
+func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica, offered bool) error {
 	ctx := context.WithoutCancel(t.ctx)
-	res, err := lifecycle.Step(sb.Record, a.Taken(sb), ids.Now())
+	res, err := lifecycle.Step(sb.Record, a.Taken(sb, offered), ids.Now())
 	if err != nil || !res.Changed {
 		t.remove(a)
 		return store.ErrChanged(sb.ID)
@@ -185,7 +188,7 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 		}
 	}
 	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
-	replica.Checkpoint = a.Checkpoint.ID
+	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
 	t.o.Arrived(next, sb.Record, res)
 	return nil

@@ -1,0 +1,155 @@
+package takeover
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
+)
+
+// A sandbox moves to another server while both live: it sleeps, its copy is complete, its
+// owner commits that the other may take it, and that one does. Requests for the sandbox wait
+// meanwhile, and go on where it is then. It runs there if it ran here.
+
+// Op is what waits for the end of a move, in the place of an operation's id.
+const Op = "move"
+
+// Waits reports whether an event waits while its sandbox is moved: what comes from outside and
+// would change the sandbox, or wake it. A pause and an end need not wait.
+func Waits(ev lifecycle.Event) bool {
+	switch e := ev.(type) {
+	case lifecycle.AccessRequested:
+		return !e.Probe
+	case lifecycle.ConnectRequested, lifecycle.ResumeRequested, lifecycle.TimeoutSet, lifecycle.ExtendRequested, lifecycle.SettingsPatched,
+		lifecycle.LeaseRequested, lifecycle.LeaseReleased, lifecycle.SnapshotRequested, lifecycle.RestoreRequested:
+		return true
+	}
+	return false
+}
+
+// Gate is the way to a sandbox. What Waits is told at the end by Waiting, as that of Op.
+type Gate struct {
+	Mu      sync.Locker // guards the others, and belongs to the sandbox's owner
+	Shut    *bool
+	Waiting calls.Waiting
+}
+
+// shut has requests wait until open; it is an errdef.Conflict where they do already.
+func (g Gate) shut(id string) error {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	if *g.Shut {
+		return errdef.New(errdef.Conflict, codeConflict, "sandbox %s is being moved already", id).
+			WithRemedy("wait until that has ended, and see where it is")
+	}
+	*g.Shut = true
+	return nil
+}
+
+func (g Gate) open() {
+	g.Mu.Lock()
+	defer g.Mu.Unlock()
+	*g.Shut = false
+	g.Waiting.Tell(Op, calls.Ending{})
+}
+
+const codeConflict = "move_conflict"
+
+const (
+	// tries is how often a sandbox is offered that changes meanwhile.
+	tries = 3
+	// leftWithin is how long a server waits until what it had of a sandbox is removed, before
+	// it refuses to have the sandbox back, and leftEvery how often it looks.
+	leftWithin = 20 * time.Second
+	leftEvery  = 20 * time.Millisecond
+	// settleWithin bounds what must still be done when a move has ended.
+	settleWithin = 10 * time.Second
+)
+
+// HandOver has the server to take a sandbox of this one, which take asks it for. It returns
+// when that one has it. After an error the sandbox is here, and runs if it ran before.
+func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error {
+	gate, err := t.o.Gate(id)
+	if err == nil {
+		err = gate.shut(id)
+	}
+	if err != nil {
+		return err
+	}
+	err = t.handOver(ctx, id, to, actor, take)
+	gate.open()
+	if err != nil {
+		t.wake(ctx, id, actor)
+	}
+	return err
+}
+
+// handOver is HandOver while requests wait.
+func (t *Taker) handOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error {
+	for n := 1; ; n++ {
+		if err := t.o.Calls.Pause(ctx, id, calls.PauseRequest{Cause: lifecycle.CauseMove, Actor: actor}); err != nil && errdef.CodeOf(err) != "already_paused" {
+			return err
+		}
+		if err := t.o.Replicas.Wait(ctx, id); err != nil {
+			return err
+		}
+		sb, err := t.o.Store.Sandbox(ctx, id)
+		if err != nil {
+			return err
+		}
+		if sb.Record.Checkpoint == nil {
+			return store.ErrSandboxNotFound(id) // it has ended
+		}
+		err = t.o.Store.Offer(ctx, id, sb.Record.Checkpoint.ID, to)
+		if err == nil {
+			err = take(ctx)
+		}
+		if err == nil || t.lost(ctx, id, to) {
+			t.o.Left(id, to)
+			return nil
+		}
+		if code := errdef.CodeOf(err); code != "record_changed" && code != "not_replicated" || n == tries {
+			return err
+		}
+	}
+}
+
+// lost withdraws an offer that was not taken; it reports whether it was.
+func (t *Taker) lost(ctx context.Context, id, to string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleWithin)
+	defer cancel()
+	err := t.o.Store.Offer(ctx, id, "", "")
+	server, is := store.Elsewhere(err)
+	if err != nil && !is { // the other may take it still, unless it wakes here first
+		t.o.Log.Warn("an offer of a sandbox could not be withdrawn", "sandbox", id, "server", to, "err", err)
+	}
+	return is && server == to
+}
+
+// wake has a sandbox run again that was paused to be moved.
+func (t *Taker) wake(ctx context.Context, id, actor string) {
+	sb, err := t.o.Store.Sandbox(context.WithoutCancel(ctx), id)
+	if rec := sb.Record; err == nil && rec.State == lifecycle.Paused && rec.PausedFor == lifecycle.CauseMove {
+		_, err = t.o.Calls.Connect(context.WithoutCancel(ctx), id, calls.WakeRequest{Timeout: rec.Settings.Timeout, Actor: actor})
+	}
+	if err != nil {
+		t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)
+	}
+}
+
+// Receive takes a sandbox over that its server offers, and returns when it is here, and runs
+// if it ran there.
+func (t *Taker) Receive(ctx context.Context, id, actor string) error {
+	for end := time.Now().Add(leftWithin); t.leaving(id) && time.Now().Before(end) && insist.Sleep(ctx, leftEvery); {
+	}
+	if err := t.takeOver(ctx, id, true); err != nil {
+		return err
+	}
+	t.wake(ctx, id, actor)
+	return nil
+}
