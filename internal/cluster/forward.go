@@ -40,22 +40,23 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 		return "", nil
 	}
 	server, err = c.owner(r.Context(), id)
-	if err != nil || server == "" || c.answers(r.Context(), server) {
+	if err != nil || server == "" {
 		return server, err
 	}
-	if (r.Method == http.MethodGet || r.Method == http.MethodHead) && (segment == after || after == segment+"/lifecycle") {
-		return "", nil // it is only read what the sandbox is, which is stored
+	srv, err := c.server(r.Context(), server)
+	whole := segment == after || after == segment+"/lifecycle"
+	switch {
+	case err == nil && srv.Left > 0 && !srv.Leaving:
+		return server, nil
+	case whole && (r.Method == http.MethodGet || r.Method == http.MethodHead): // what the sandbox is, which is stored
+		return "", nil
+	case whole && r.Method == http.MethodDelete && err == nil && srv.Left <= 0: // nothing of it is needed
+		return "", nil
 	}
 	if sb, err := c.o.Store.Sandbox(r.Context(), id); err == nil && !c.o.AdmitsTo(r, sb.Config.Key) {
 		return "", nil // for this key there is none
 	}
 	return c.Holder(r.Context(), id)
-}
-
-// answers reports whether a server answers, as far as is known.
-func (c *Cluster) answers(ctx context.Context, server string) bool {
-	srv, err := c.server(ctx, server)
-	return err == nil && srv.Left > 0 && !srv.Leaving
 }
 
 // Forward implements dialect.Forwarder.

@@ -17,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestForward passes requests on as they are, and never takes half an answer, or a client's
@@ -144,13 +145,14 @@ func TestHolderOf(t *testing.T) {
 		{"GET", "/v1/sandboxes/", true, true, 1, "", 0},
 		{"GET", "/v1/sandboxes", true, true, 1, "", 0},
 		{"GET", "/", true, true, 1, "", 0},
-		// What can be read is stored; for the rest it is taken over by who has it.
+		// What can be read is stored, and for an end nothing is needed; for the rest it is taken over by who has it.
 		{"GET", "/v1/sandboxes/" + id, true, true, 0, "", 0},
 		{"GET", "/v1/sandboxes/" + id + "/lifecycle", true, true, 0, "", 0},
 		{"GET", "/v1/sandboxes/" + id + "/log", true, true, 0, "", 1},
-		{"DELETE", "/v1/sandboxes/" + id, true, true, 0, "", 1},
-		{"DELETE", "/v1/sandboxes/" + id, true, false, 0, "", 0},
-		{"DELETE", "/v1/sandboxes/" + id, false, false, 0, "", 0},
+		{"DELETE", "/v1/sandboxes/" + id, true, true, 0, "", 0},
+		{"DELETE", "/v1/sandboxes/" + id + "/holds/h", true, true, 0, "", 1},
+		{"DELETE", "/v1/sandboxes/" + id + "/holds/h", true, false, 0, "", 0},
+		{"DELETE", "/v1/sandboxes/" + id + "/holds/h", false, false, 0, "", 0},
 	} {
 		c.o.Admits = func(*http.Request) bool { return tt.admit }
 		c.o.AdmitsTo = func(*http.Request, string) bool { return tt.sees }
@@ -158,6 +160,11 @@ func TestHolderOf(t *testing.T) {
 		if err := c.Forget(t.Context()); err != nil {
 			t.Fatal(err)
 		}
+		testmode.Eventually(t, "the take before is forgotten", func() bool {
+			c.takes.mu.Lock()
+			defer c.takes.mu.Unlock()
+			return len(c.takes.now) == 0
+		})
 		got, err := c.HolderOf(httptest.NewRequest(tt.method, tt.path, nil))
 		if got != tt.want || err != nil || taken != tt.taken {
 			t.Errorf("%+v: %q, %v, taken over %d times", tt, got, err, taken)

@@ -260,6 +260,26 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 	})
 }
 
+// Kill ends a sandbox of this server, or of one that is gone: what is left there goes when that is
+// back.
+func (v View) Kill(ctx context.Context, id, actor string) error {
+	err := v.Supervisor.Kill(ctx, id, actor)
+	if !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	sb, err := v.elsewhere(ctx, store.Sandbox{}, id, err)
+	if err == nil {
+		err = outcome.Alive(&sb)
+	}
+	if err == nil {
+		err = v.EndLost(ctx, id, actor)
+	}
+	if _, back := store.Elsewhere(err); back && sb.ID != "" {
+		return errGone(id, sb.Owner, "what runs there may do so still for a moment")
+	}
+	return err
+}
+
 // Import makes a sandbox of a bundle here. Where the idempotency key of the request has
 // made one of the same bundle on another server, it returns that one, as it is committed.
 func (v View) Import(ctx context.Context, r io.Reader, req supervisor.ImportRequest) (store.Sandbox, error) {

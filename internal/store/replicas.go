@@ -59,10 +59,10 @@ type Replicas interface {
 	// the record has now. This server has the sandbox from then on, and the replica is one of
 	// its checkpoint, which is the same by another name, offered to nobody. Nothing happens, and
 	// it is ErrElsewhere, while another server may still go on with the sandbox: its lease lasts,
-	// or it had it running, or was about to, and is not gone for [LostAfter]. It is errdef.Conflict where the
-	// record is not of the revision of sb, and with code "not_replicated" where the stored
-	// record has another checkpoint than the replica is of. What has ended, or is being
-	// killed, is errdef.NotFound.
+	// or it had it running, or was about to, and is not gone for [LostAfter]. It is errdef.Conflict
+	// where the record is not of the revision of sb, and with code "not_replicated" where the
+	// stored record has another checkpoint than the replica is of; but what ends with this
+	// commit needs neither. What has ended, or is being killed, is errdef.NotFound.
 	Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
 }
 
@@ -110,6 +110,8 @@ func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
 		return ErrSandboxNotFound(sb.ID)
 	case has.Rev != sb.Rev:
 		return ErrChanged(sb.ID)
+	case sb.Record.State == lifecycle.Terminated: // nothing of it is needed
+		return nil
 	case has.Record.Checkpoint == nil, sb.Record.Checkpoint == nil, r.Checkpoint != has.Record.Checkpoint.ID:
 		return ErrNotReplicated(sb.ID)
 	}
@@ -248,8 +250,10 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 	if err := r.Takes(sb, *has, self, over); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ?, offered = '' WHERE sandbox = ?`, sb.Record.Checkpoint.ID, sb.ID); err != nil {
-		return err
+	if cp := sb.Record.Checkpoint; cp != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ?, offered = '' WHERE sandbox = ?`, cp.ID, sb.ID); err != nil {
+			return err
+		}
 	}
 	if _, err = tx.ExecContext(ctx, `UPDATE sandboxes SET owner = ? WHERE id = ?`, self, sb.ID); err != nil {
 		return err

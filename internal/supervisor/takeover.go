@@ -34,6 +34,7 @@ func newTaker(s *Supervisor) *takeover.Taker {
 			defer b.mu.Unlock()
 			b.arm()
 			b.report(before, res)
+			b.actAll(res.Effects)
 		},
 	})
 }

@@ -117,6 +117,11 @@ func TestThreeServers(t *testing.T) {
 
 	// While a server is away, what it has is seen, and not reached.
 	far := guests[2].through(ctx, all[0])
+	unwanted, err := all[2].client.Create(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].pause(ctx, unwanted.ID)
 	if err := all[2].stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +134,12 @@ func TestThreeServers(t *testing.T) {
 	if got, err := far.report(ctx); err == nil {
 		t.Errorf("a server that is away answers: %+v", got)
 	}
-	if n := all[0].log.count("level=WARN") - warned; n != 2 {
-		t.Errorf("two requests that another server did not get are %d warnings", n)
-	}
+	eventually(t, 10*time.Second, "two requests that another server did not get are two warnings", func() error {
+		if n := all[0].log.count("level=WARN") - warned; n != 2 {
+			return fmt.Errorf("there are %d", n)
+		}
+		return nil
+	})
 	eventually(t, 40*time.Second, "it is told what is stored, once the lease is over", func() error {
 		away, err := all[1].client.Get(ctx, guests[2].sb.ID)
 		if err == nil && away.State != client.Running {
@@ -142,10 +150,17 @@ func TestThreeServers(t *testing.T) {
 	if x, err := all[1].client.Explain(ctx, guests[2].sb.ID); err != nil || !strings.Contains(x.Next.Text, "is gone, and nothing is done with it until that is back") || len(x.Transitions) == 0 {
 		t.Errorf("explained while its server is away: %+v, %v", x, err)
 	}
+	all[0].kill(ctx, t, unwanted.ID)
+	if _, err := all[1].client.Get(ctx, unwanted.ID); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("a sandbox was killed whose server is away: %v", err)
+	}
 	near := &guest{all[0], guests[1].through(ctx, all[0]).sb, guests[1].first}
 	near.same(near.first, near.ask(ctx))
 	all[2].args = append(all[2].args, "--max-running", "1")
 	all[2].start()
+	if _, err := all[2].client.Get(ctx, unwanted.ID); !errors.Is(err, client.ErrNotFound) {
+		t.Errorf("the server that is back has a sandbox that was killed meanwhile: %v", err)
+	}
 	far.same(far.first, far.ask(ctx))
 	goElsewhere(ctx, t, all[2])
 

@@ -371,6 +371,55 @@ func testOffer(t *testing.T, h harness) {
 	wantCode(t, one.Offer(t.Context(), "b", "cp", "two"), "sandbox_not_found")
 }
 
+// testTakeEnded: what a server has that is gone is ended by another one, with a copy or without,
+// once that server cannot go on with it any more.
+func testTakeEnded(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	killed := func(id string) store.Sandbox {
+		sb := latest(t, two, terminated(id))
+		sb.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Killing, Attempt: 1}
+		sb.Owner, sb.Config = "one", namedSandbox(id, "key-1", "name "+id).Config
+		return sb
+	}
+	end := func(id string) error { return two.Take(t.Context(), killed(id), []lifecycle.Entry{entry(2)}) }
+	for _, id := range []string{"asleep", "copied", "running"} {
+		sb := namedSandbox(id, "key-1", "name "+id)
+		if sb.Record = asleep(id, 1, "cp").Record; id == "running" {
+			sb.Record.State = lifecycle.Running
+		}
+		commit(t, one, sb)
+	}
+	fresh := namedSandbox("fresh", "key-1", "name fresh")
+	fresh.Record.State, fresh.Record.Checkpoint = lifecycle.Running, nil
+	commit(t, one, fresh)
+	putReplica(t, one, "copied", "cp")
+	wantElsewhere(t, "an end while the server lives", end("asleep"), "one")
+	leave(t, one, store.LostAfter/2)
+	wantElsewhere(t, "an end of what ran a moment ago", end("running"), "one")
+	wantElsewhere(t, "an end of what was started a moment ago", end("fresh"), "one")
+	if err := end("asleep"); err != nil {
+		t.Error(err)
+	}
+	if err := end("copied"); err != nil {
+		t.Error(err)
+	}
+	wantReplicas(t, two)
+	leave(t, one, store.LostAfter)
+	for _, id := range []string{"running", "fresh"} {
+		if err := end(id); err != nil {
+			t.Error(err)
+		}
+		wantCode(t, end(id), "record_changed") // it is its own
+	}
+	for _, id := range []string{"asleep", "copied", "running", "fresh"} {
+		if sb, err := one.Sandbox(t.Context(), id); err != nil || sb.Owner != "two" || sb.Record.State != lifecycle.Terminated {
+			t.Errorf("%s is %+v of server %q, %v", id, sb.Record, sb.Owner, err)
+		}
+		commit(t, two, namedSandbox("new "+id, "key-1", "name "+id)) // its name is free
+		wantElsewhere(t, "a commit of the owner before", one.Commit(t.Context(), latest(t, one, asleep(id, 1, "cp")), nil), "two")
+	}
+}
+
 // testTakeLost: what a server may go on with is its own for longer than its lease.
 func testTakeLost(t *testing.T, h harness) {
 	for name, c := range map[string]struct {

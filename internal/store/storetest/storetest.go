@@ -115,6 +115,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"TakeRefused", testTakeRefused},
 		{"Offer", testOffer},
 		{"TakeLost", testTakeLost},
+		{"TakeEnded", testTakeEnded},
 		{"TakeAfterAnOutage", testTakeAfterAnOutage},
 		{"TakeTogether", testTakeTogether},
 	} {

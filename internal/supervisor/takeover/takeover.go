@@ -153,7 +153,6 @@ const again = time.Second
 // when that has happened, or certainly will not; or when the supervisor stops: then the next
 // start sees it in the record.
 func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica, offered bool) error {
-	ctx := context.WithoutCancel(t.ctx)
 	res, err := lifecycle.Step(sb.Record, a.Taken(sb, offered), ids.Now())
 	if err != nil || !res.Changed {
 		t.remove(a)
@@ -161,35 +160,70 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	}
 	next := sb
 	next.Record, next.Config = res.Record, a.Config.Settled(res.Record)
-	for unsure := false; ; {
-		if unsure { // it may have happened, and an answer was lost
-			is, failed := t.o.Store.Sandbox(ctx, sb.ID)
-			if failed == nil && is.Owner == t.o.Store.Self() && is.Record.Checkpoint != nil && is.Record.Checkpoint.ID == a.Checkpoint.ID {
-				break
-			}
-			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
+	err = t.take(next, res.Entries, func(is store.Sandbox) bool {
+		return is.Record.Checkpoint != nil && is.Record.Checkpoint.ID == a.Checkpoint.ID
+	})
+	if err != nil {
+		if store.Refused(err) {
+			t.remove(a)
 		}
-		if !unsure {
-			if err = t.o.Tenure.Check(); err == nil {
-				err = t.o.Tenure.Heard(t.o.Store.Take(ctx, next, res.Entries))
-				unsure = err != nil && !store.Refused(err)
-			}
-			if err == nil {
-				break
-			}
-			if store.Refused(err) {
-				t.remove(a)
-				return err
-			}
-		}
-		t.o.Log.Warn("it is not known yet whether a sandbox was taken over", "sandbox", sb.ID, "err", err)
-		if !insist.Sleep(t.ctx, again) {
-			return err
-		}
+		return err
 	}
 	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
+	t.o.Arrived(next, sb.Record, res)
+	return nil
+}
+
+// take commits that this server has a sandbox, of which the stored record is done if that is
+// its own. It returns when that has happened, or was refused; or when the supervisor stops.
+func (t *Taker) take(next store.Sandbox, entries []lifecycle.Entry, done func(store.Sandbox) bool) error {
+	ctx := context.WithoutCancel(t.ctx)
+	for unsure := false; ; {
+		var err error
+		if unsure { // it may have happened, and an answer was lost
+			is, failed := t.o.Store.Sandbox(ctx, next.ID)
+			if failed == nil && is.Owner == t.o.Store.Self() && done(is) {
+				return nil
+			}
+			err = failed
+			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
+		}
+		if !unsure {
+			if err = t.o.Tenure.Check(); err == nil {
+				err = t.o.Tenure.Heard(t.o.Store.Take(ctx, next, entries))
+				unsure = err != nil && !store.Refused(err)
+			}
+			if err == nil || store.Refused(err) {
+				return err
+			}
+		}
+		t.o.Log.Warn("it is not known yet whether a sandbox was taken over", "sandbox", next.ID, "err", err)
+		if !insist.Sleep(t.ctx, again) {
+			return err
+		}
+	}
+}
+
+// EndLost ends a sandbox of another server that is gone. What that server has of it, it removes
+// when it is back.
+func (t *Taker) EndLost(ctx context.Context, id, actor string) error {
+	sb, err := t.o.Store.Sandbox(ctx, id)
+	if err != nil {
+		return err
+	}
+	res, err := lifecycle.Step(sb.Record, lifecycle.KillRequested{Meta: calls.By(ids.NewOp(), actor)}, ids.Now())
+	if err != nil || !res.Changed { // it is being killed
+		return err
+	}
+	next := sb
+	next.Record, next.Config = res.Record, sb.Config.Settled(res.Record)
+	err = t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated })
+	if err != nil {
+		return err
+	}
+	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
 	t.o.Arrived(next, sb.Record, res)
 	return nil
 }
