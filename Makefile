@@ -205,12 +205,14 @@ neighbours: build
 faults: build
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=90m -run '^TestFaults$$' ./test/e2e -faults.table $(CURDIR)/docs/results/faults.md
 
-.PHONY: conformance conformance-url conformance-domain
-conformance: conformance-url conformance-domain
+.PHONY: conformance conformance-url conformance-domain conformance-servers
+conformance: conformance-url conformance-domain conformance-servers
 conformance-url: build
 	test/conformance/conformance.sh
 conformance-domain: build
 	test/conformance/conformance.sh --domain
+conformance-servers: build
+	test/conformance/conformance.sh --servers
 
 # The dashboard, in a real Chromium.
 .PHONY: test-ui

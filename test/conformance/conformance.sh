@@ -6,6 +6,8 @@
 #                              with docs/results/conformance.md, or writes that anew
 #   conformance.sh --domain    by E2B_DOMAIN: host names below it, TLS by a private
 #                              authority, a name server, in namespaces of their own
+#   conformance.sh --servers   by E2B_SANDBOX_URL, with three servers that share a
+#                              database and object storage: each request to any of them
 #
 # If E2B_API_KEY and either E2B_DOMAIN, or E2B_API_URL and E2B_SANDBOX_URL, are
 # set, the server that they name is tested instead. DROWSE_SDK_SUITES says which
@@ -24,8 +26,9 @@ case "${1:-}" in
 --write) write=-write ;;
 --domain) exec unshare --net --mount -- "$0" --isolated ;;
 --isolated) style=domain ;;
+--servers) style=servers ;;
 "") ;;
-*) echo "usage: conformance.sh [--write | --domain]" >&2; exit 2 ;;
+*) echo "usage: conformance.sh [--write | --domain | --servers]" >&2; exit 2 ;;
 esac
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/dwsdk.XXXXXX")
@@ -36,15 +39,42 @@ children=()
 serve() {
 	api=$1
 	shift
-	bin/drowse serve --state-dir "$work/state" --max-timeout 24h "$@" >"$log" 2>&1 &
+	bin/drowse serve --state-dir "$work/state" --max-timeout 24h "$@" >>"$log" 2>&1 &
 	children+=($!)
+	await "$api/health"
+}
+
+# await waits until the last child answers at a URL.
+await() {
 	for _ in $(seq 600); do # a cold start makes the template of the host first
-		curl -sf "$api/health" >/dev/null && return
-		kill -0 $! 2>/dev/null || break
+		curl -sf "$1" >/dev/null && return
+		kill -0 "${children[-1]}" 2>/dev/null || break
 		sleep 0.2
 	done
 	cat "$log"
 	exit 1
+}
+
+# share starts servers of this build, and what passes requests on to any of them at an
+# address.
+share() {
+	local n servers=()
+	for n in 1 2 3; do servers+=("127.0.0.1:$((20000 + 1000 * n + RANDOM % 1000))"); done
+	mkdir "$work/blobs"
+	go build -o "$work/several" ./test/conformance/several || exit 1
+	"$work/several" -dir "$work" -listen "$1" "${servers[@]/#/http://}" >>"$log" 2>&1 &
+	children+=($!)
+	until [ -s "$work/database" ]; do
+		kill -0 $! 2>/dev/null || { cat "$log"; exit 1; }
+		sleep 0.1
+	done
+	DROWSE_STORE=$(cat "$work/database")
+	export DROWSE_STORE
+	for n in 1 2 3; do
+		serve "http://${servers[n - 1]}" --state-dir "$work/state.$n" --listen "${servers[n - 1]}" --peer-listen "127.0.0.1:$((25000 + 1000 * n + RANDOM % 1000))" --blobs "$work/blobs"
+	done
+	unset DROWSE_STORE
+	api=http://$1
 }
 
 # join makes the network in which everything below a domain is here.
@@ -70,7 +100,11 @@ clean() {
 		ids=$(bin/drowse ls --url "$api" -o json 2>/dev/null | grep -o '"i[0-9a-z]\{20\}"' | tr -d '"')
 		[ -z "$ids" ] || bin/drowse kill --url "$api" $ids
 	fi
-	for child in "${children[@]}"; do kill "$child" 2>/dev/null; done
+	local i # the last first: it may need the others to end
+	for ((i = ${#children[@]} - 1; i >= 0; i--)); do
+		kill "${children[i]}" 2>/dev/null
+		wait "${children[i]}"
+	done
 	wait
 	rm -rf "$work"
 }
@@ -78,7 +112,7 @@ trap clean EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-if [ $style = domain ] || [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
+if [ $style != url ] || [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
 	DROWSE_API_KEY=e2b_$(od -An -N20 -tx1 /dev/urandom | tr -d ' \n')
 	export DROWSE_API_KEY E2B_API_KEY=$DROWSE_API_KEY
 fi
@@ -86,6 +120,11 @@ if [ $style = domain ]; then
 	join
 	serve "https://api.$E2B_DOMAIN" --listen 127.0.0.1:443 --domain "$E2B_DOMAIN" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
 	suites=${DROWSE_SDK_SUITES:-js python relatives-js relatives-python sandbox0-js sandbox0-python}
+elif [ $style = servers ]; then
+	address=127.0.0.1:$((20000 + RANDOM % 1000))
+	export E2B_API_URL=http://$address E2B_SANDBOX_URL=http://$address
+	share "$address"
+	suites=${DROWSE_SDK_SUITES:-js python cli relatives-js relatives-python sandbox0-js sandbox0-python}
 else
 	if [ -z "${E2B_SANDBOX_URL:-}${E2B_DOMAIN:-}" ]; then
 		address=127.0.0.1:$((20000 + RANDOM % 10000))

@@ -92,6 +92,26 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
+// Open starts a server that ends with the program, which is no test, and returns the URL of
+// an empty database in it.
+func Open() (*Server, string, error) {
+	s, err := newServer(nil)
+	if err != nil {
+		return nil, "", err
+	}
+	name, err := s.newDatabase()
+	if err != nil {
+		return nil, "", errors.Join(err, s.Close())
+	}
+	return s, s.url(role, name), nil
+}
+
+// Close ends a server that Open has started.
+func (s *Server) Close() error {
+	s.kill()
+	return s.remove()
+}
+
 var shared struct {
 	sync.Mutex
 	server *Server
@@ -426,12 +446,20 @@ func (s *Server) url(user, database string) string {
 // In a server that is shared it goes with the test.
 func (s *Server) NewDatabase(t testing.TB) string {
 	t.Helper()
-	name := fmt.Sprintf("t%d", s.databases.Add(1))
-	SQL(t, s.Admin(), "create database "+name+" owner "+role+" template template0")
+	name, err := s.newDatabase()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if s.shared {
 		t.Cleanup(func() { SQL(t, s.Admin(), "drop database "+name+" with (force)") })
 	}
 	return s.url(role, name)
+}
+
+func (s *Server) newDatabase() (name string, err error) {
+	name = fmt.Sprintf("t%d", s.databases.Add(1))
+	_, err = run(s.Admin(), "create database "+name+" owner "+role+" template template0")
+	return name, err
 }
 
 // SQL runs statements in a database, all in one transaction if they begin no other, and

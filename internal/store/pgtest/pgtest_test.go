@@ -276,3 +276,21 @@ func BenchmarkCommit(b *testing.B) {
 		}
 	}
 }
+
+// TestOpen: a program that is no test has a server until it ends it.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	s, url, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := SQL(t, url, "select current_user, count(*) from pg_tables where schemaname = 'public'"); !slices.Equal(got, []string{"drowse|0"}) {
+		t.Errorf("the database has %q", got)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(s.dir); !os.IsNotExist(err) {
+		t.Errorf("its directory: %v", err)
+	}
+}
