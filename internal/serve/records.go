@@ -288,7 +288,7 @@ type tenancy struct {
 // share has a supervisor give up what others take over while the lease has lapsed. They can take
 // what was ever copied, also if it is not any more.
 func (h *tenancy) share(ctx context.Context, st store.Replicas, sup *supervisor.Supervisor, copies bool) error {
-	all, err := st.Replicas(ctx)
+	all, err := st.Replicas(ctx, "")
 	if err != nil || !copies && len(all) == 0 {
 		return err
 	}

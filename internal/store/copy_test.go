@@ -284,7 +284,7 @@ func TestCopyOfOneServer(t *testing.T) {
 			t.Errorf("%s is needed: %v, %v", part, needed, err)
 		}
 	}
-	if replicas, err := copied.Replicas(ctx); err != nil || len(replicas) != 0 { // another database makes its own
+	if replicas, err := copied.Replicas(ctx, ""); err != nil || len(replicas) != 0 { // another database makes its own
 		t.Errorf("there are replicas: %+v, %v", replicas, err)
 	}
 	keys, err := copied.Keys(ctx)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"strings"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
@@ -55,8 +56,9 @@ const codeElsewhere = "on_another_server"
 // ErrElsewhere says that another server has what is asked for, such as "sandbox i0…". The
 // request can be passed on to it; it is an answer only where that is in vain.
 func ErrElsewhere(what, server string) error {
+	kind, id, _ := strings.Cut(what, " ")
 	return errdef.New(errdef.Conflict, codeElsewhere, "%s is on server %s, and what else the request needs is on another; nothing was changed", what, server).
-		WithRemedy("name only what one server has").With("server", server)
+		WithRemedy("name only what one server has").With("server", server).With(kind, id)
 }
 
 // Elsewhere returns the server that has what an error of ErrElsewhere is about.

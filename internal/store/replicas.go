@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"time"
@@ -10,10 +11,11 @@ import (
 	"github.com/drowse-dev/drowse/internal/planted"
 )
 
-// Replica is a copy of a sandbox's checkpoint in object storage, from which any server of
-// the database can make the checkpoint again. A sandbox has one at most.
+// Replica is a copy of the checkpoint of a sandbox or a snapshot in object storage, from which
+// any server of the database can make the checkpoint again. Each has one at most.
 type Replica struct {
-	Sandbox    string
+	Sandbox    string // the id; empty for the copy of a snapshot
+	Snapshot   string // the id; empty for the copy of a sandbox
 	Checkpoint string // the id of the checkpoint whose copy it is
 	Index      string // under which the object storage has the list of its parts
 	Bytes      int64  // of the copy
@@ -22,8 +24,11 @@ type Replica struct {
 	Offered string
 }
 
-// Durability says where the checkpoint of a sandbox is. It is empty where there is no object
-// storage, and for a sandbox that has none.
+// Of returns the id of what it is a copy of.
+func (r Replica) Of() string { return cmp.Or(r.Sandbox, r.Snapshot) }
+
+// Durability says where the checkpoint of a sandbox or a snapshot is. It is empty where there
+// is no object storage, and for a sandbox that has none.
 type Durability string
 
 // Where a checkpoint is.
@@ -37,17 +42,19 @@ const (
 // taken as soon as its lease is over.
 const LostAfter = time.Minute
 
-// Replicas are the copies of checkpoints, and how a sandbox gets another owner by them.
+// Replicas are the copies of checkpoints, and how sandboxes and snapshots get another owner
+// by them.
 type Replicas interface {
-	// PutReplica makes r the replica of its sandbox, offered to nobody, and returns the one that
-	// it had before; nil for none. It is an errdef.NotFound if there is no such sandbox, or if it
-	// has ended, and ErrElsewhere if another server has it. A replica is removed by the
-	// commit of its sandbox's end.
+	// PutReplica makes r the replica of its sandbox or snapshot, offered to nobody, and returns
+	// the one that it had before; nil for none. It is an errdef.NotFound if there is no such
+	// thing, or if the sandbox has ended, and ErrElsewhere if another server has it. A replica
+	// is removed by the commit of its sandbox's end, or of its snapshot's removal.
 	PutReplica(ctx context.Context, r Replica) (before *Replica, err error)
-	// Replica returns that of a sandbox; errdef.NotFound for none.
-	Replica(ctx context.Context, sandbox string) (Replica, error)
-	// Replicas returns all of them.
-	Replicas(ctx context.Context) ([]Replica, error)
+	// Replica returns that of a sandbox or a snapshot; errdef.NotFound for none.
+	Replica(ctx context.Context, id string) (Replica, error)
+	// Replicas returns those of what a server has, or all if owner is empty: the ones of
+	// sandboxes first, and by id.
+	Replicas(ctx context.Context, owner string) ([]Replica, error)
 	// Offer lets the server to take a sandbox of this one while that sleeps with a checkpoint of
 	// which it has a replica; "" lets nobody. It is an errdef.NotFound if there is no such
 	// sandbox, and ErrElsewhere if another server has it. An offer is ErrChanged where the
@@ -64,6 +71,11 @@ type Replicas interface {
 	// stored record has another checkpoint than the replica is of; but what ends with this
 	// commit needs neither. What has ended, or is being killed, is errdef.NotFound.
 	Take(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
+	// TakeSnapshot does the same for a snapshot, as was has read it: this server has it from
+	// then on, with the checkpoint that this server has made from its replica, and as
+	// config says. All else is as it is stored, and returned. A snapshot does not run, so
+	// it can be taken as soon as the lease is over.
+	TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (Snapshot, error)
 }
 
 // codeNotReplicated is the code of ErrNotReplicated.
@@ -73,6 +85,12 @@ const codeNotReplicated = "not_replicated"
 func ErrNotReplicated(id string) error {
 	return errdef.New(errdef.Conflict, codeNotReplicated, "the object storage has no copy of the last checkpoint of sandbox %s, and no other server can go on with it", id).
 		WithRemedy("start the server again that has the sandbox").With("sandbox", id)
+}
+
+// ErrSnapshotNotReplicated says so of a snapshot.
+func ErrSnapshotNotReplicated(id string) error {
+	return errdef.New(errdef.Conflict, codeNotReplicated, "the object storage has no copy of snapshot %s, and no other server can go on with it", id).
+		WithRemedy("start the server again that has the snapshot").With("snapshot", id)
 }
 
 // IsNotReplicated reports whether an error is one of ErrNotReplicated.
@@ -118,23 +136,50 @@ func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
 	return nil
 }
 
+// TakesSnapshot returns why the server self cannot take the snapshot was from has, the stored
+// one, with its replica.
+func (r Replica) TakesSnapshot(was, has Snapshot, self string, over time.Duration) error {
+	switch {
+	case has.Owner == self:
+		return ErrSnapshotChanged(was.ID)
+	case has.Owner != was.Owner, over < 0:
+		return ErrElsewhere("snapshot "+was.ID, has.Owner)
+	case has.Checkpoint.ID != was.Checkpoint.ID:
+		return ErrSnapshotChanged(was.ID)
+	case r.Snapshot == "", r.Checkpoint != has.Checkpoint.ID:
+		return ErrSnapshotNotReplicated(was.ID)
+	}
+	return nil
+}
+
+// ErrSnapshotChanged says that a snapshot is not as it was read any more.
+func ErrSnapshotChanged(id string) error {
+	return errdef.New(errdef.Conflict, "record_changed", "the record of snapshot %s was changed by somebody else", id).
+		WithRemedy("read it again")
+}
+
 // replicas is the part of a database with the copies of checkpoints.
 type replicas struct{ s *SQL }
 
-const selectReplicas = `SELECT sandbox, checkpoint, index_key, bytes, at, offered FROM replicas`
+// selectReplicas selects the replicas of which a condition is true: of sandboxes, and of
+// snapshots.
+func selectReplicas(sandboxes, snapshots string) string {
+	return `SELECT sandbox, '' AS snapshot, checkpoint, index_key, bytes, at, offered FROM replicas WHERE ` + sandboxes +
+		` UNION ALL SELECT '', snapshot, checkpoint, index_key, bytes, at, '' FROM snapshot_replicas WHERE ` + snapshots
+}
 
 func scanReplica(rows *sql.Rows) (r Replica, err error) {
 	var at string
-	if err := rows.Scan(&r.Sandbox, &r.Checkpoint, &r.Index, &r.Bytes, &at, &r.Offered); err != nil {
+	if err := rows.Scan(&r.Sandbox, &r.Snapshot, &r.Checkpoint, &r.Index, &r.Bytes, &at, &r.Offered); err != nil {
 		return r, err
 	}
 	r.At, err = time.Parse(stampLayout, at)
 	return r, err
 }
 
-// replicaOf returns the replica of a sandbox; nil for none.
-func replicaOf(ctx context.Context, q querier, sandbox string) (*Replica, error) {
-	all, err := collect(ctx, q, scanReplica, selectReplicas+` WHERE sandbox = ?`, sandbox)
+// replicaOf returns the replica of a sandbox or a snapshot; nil for none.
+func replicaOf(ctx context.Context, q querier, id string) (*Replica, error) {
+	all, err := collect(ctx, q, scanReplica, selectReplicas(`sandbox = ?1`, `snapshot = ?1`), id)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -143,7 +188,36 @@ func replicaOf(ctx context.Context, q querier, sandbox string) (*Replica, error)
 
 // PutReplica implements [Store].
 func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, err error) {
+	table, column, unoffered := "replicas", "sandbox", ", offered = ''"
+	if r.Snapshot != "" {
+		table, column, unoffered = "snapshot_replicas", "snapshot", ""
+	}
 	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		if err := x.mayHave(ctx, tx, r); err != nil {
+			return err
+		}
+		var err error
+		if before, err = replicaOf(ctx, tx, r.Of()); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `
+			INSERT INTO `+table+` (`+column+`, checkpoint, index_key, bytes, at) VALUES (?, ?, ?, ?, ?)
+			ON CONFLICT (`+column+`) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at`+unoffered,
+			r.Of(), r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
+		if err != nil || r.Snapshot == "" {
+			return err
+		}
+		return changed(ctx, tx, KindSnapshots)
+	})
+	if err != nil {
+		return nil, x.s.explain(err, "put the replica of %s", r.Of())
+	}
+	return before, nil
+}
+
+// mayHave refuses a replica of what this server does not have.
+func (x replicas) mayHave(ctx context.Context, tx *sql.Tx, r Replica) error {
+	if r.Snapshot == "" {
 		if err := x.s.own(ctx, tx, ownedSandboxes, r.Sandbox); err != nil {
 			return err
 		}
@@ -151,44 +225,40 @@ func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, e
 		if err == nil && state == lifecycle.Terminated {
 			err = ErrSandboxNotFound(r.Sandbox)
 		}
-		if err != nil {
-			return err
-		}
-		if before, err = replicaOf(ctx, tx, r.Sandbox); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, `
-			INSERT INTO replicas (sandbox, checkpoint, index_key, bytes, at) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (sandbox) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at, offered = ''`,
-			r.Sandbox, r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
 		return err
-	})
-	if err != nil {
-		return nil, x.s.explain(err, "put the replica of sandbox %s", r.Sandbox)
 	}
-	return before, nil
+	if err := x.s.own(ctx, tx, ownedSnapshots, r.Snapshot); err != nil {
+		return err
+	}
+	known, err := holds(ctx, tx, `SELECT 1 FROM snapshots WHERE id = ?`, r.Snapshot)
+	if err == nil && !known {
+		err = ErrSnapshotNotFound(r.Snapshot)
+	}
+	return err
 }
 
-// ErrReplicaNotFound is what is returned where a sandbox has no replica.
-func ErrReplicaNotFound(sandbox string) error {
-	return errdef.New(errdef.NotFound, "replica_not_found", "the object storage has no copy of a checkpoint of sandbox %s", sandbox)
+// ErrReplicaNotFound is what is returned where a sandbox or a snapshot has no replica.
+func ErrReplicaNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "replica_not_found", "the object storage has no copy of a checkpoint of %s", id)
 }
 
 // Replica implements [Store].
-func (x replicas) Replica(ctx context.Context, sandbox string) (Replica, error) {
-	r, err := replicaOf(ctx, x.s.reader, sandbox)
+func (x replicas) Replica(ctx context.Context, id string) (Replica, error) {
+	r, err := replicaOf(ctx, x.s.reader, id)
 	switch {
 	case err != nil:
-		return Replica{}, x.s.explain(err, "read the replica of sandbox %s", sandbox)
+		return Replica{}, x.s.explain(err, "read the replica of %s", id)
 	case r == nil:
-		return Replica{}, ErrReplicaNotFound(sandbox)
+		return Replica{}, ErrReplicaNotFound(id)
 	}
 	return *r, nil
 }
 
-// Replicas implements [Store]; they come by sandbox.
-func (x replicas) Replicas(ctx context.Context) ([]Replica, error) {
-	all, err := collect(ctx, x.s.reader, scanReplica, selectReplicas+` ORDER BY sandbox`)
+// Replicas implements [Store].
+func (x replicas) Replicas(ctx context.Context, owner string) ([]Replica, error) {
+	all, err := collect(ctx, x.s.reader, scanReplica, selectReplicas(
+		`?1 = '' OR EXISTS (SELECT 1 FROM sandboxes WHERE id = sandbox AND owner = ?1)`,
+		`?1 = '' OR EXISTS (SELECT 1 FROM snapshots WHERE id = snapshot AND owner = ?1)`)+` ORDER BY snapshot, sandbox`, owner)
 	return all, x.s.explain(err, "read replicas")
 }
 
@@ -259,6 +329,62 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 		return err
 	}
 	return changed(ctx, tx, KindOwners)
+}
+
+// TakeSnapshot implements [Store].
+func (x replicas) TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (snap Snapshot, err error) {
+	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		found, err := collect(ctx, tx, scanSnapshot, selectSnapshots+` WHERE id = ?`, was.ID)
+		switch {
+		case err != nil:
+			return err
+		case len(found) == 0:
+			return ErrSnapshotNotFound(was.ID)
+		}
+		snap = found[0]
+		r, err := replicaOf(ctx, tx, was.ID)
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			r = &Replica{}
+		}
+		self := x.s.Self()
+		over, err := x.goneFor(ctx, tx, self, snap.Owner)
+		if err == nil {
+			err = r.TakesSnapshot(was, snap, self, over)
+		}
+		if err != nil {
+			return err
+		}
+		snap.Checkpoint, snap.Config, snap.Owner = made, config, self
+		return x.moveSnapshot(ctx, tx, snap)
+	})
+	return snap, x.s.explain(err, "take over snapshot %s", was.ID)
+}
+
+// moveSnapshot stores that a snapshot has another owner, with what that has made of it.
+func (x replicas) moveSnapshot(ctx context.Context, tx *sql.Tx, snap Snapshot) error {
+	data, err := encodeSnapshot(&snap)
+	if err != nil {
+		return err
+	}
+	for _, change := range []struct {
+		query string
+		args  []any
+	}{
+		{`UPDATE snapshots SET version = ?, data = ?, disk_mib = ?, owner = ? WHERE id = ?`, []any{formVersion, data, snap.DiskMiB(), snap.Owner, snap.ID}},
+		{`UPDATE snapshot_replicas SET checkpoint = ? WHERE snapshot = ?`, []any{snap.Checkpoint.ID, snap.ID}},
+		{`DELETE FROM parts WHERE holder = ?`, []any{snap.ID}},
+	} {
+		if _, err := tx.ExecContext(ctx, change.query, change.args...); err != nil {
+			return err
+		}
+	}
+	if err := addParts(ctx, tx, snap.ID, snap.Checkpoint.Parts()); err != nil {
+		return err
+	}
+	return changed(ctx, tx, KindSnapshots)
 }
 
 // goneFor returns for how long a server is gone as another knows it. One that is not among the

@@ -50,6 +50,8 @@ type Snapshot struct {
 	Passing bool `json:"passing,omitempty"`
 	// Owner is the server that has it, as of [Owners].
 	Owner string `json:"-"`
+	// Durability says where it is kept. The store knows nothing else than [Replicated].
+	Durability Durability `json:"-"`
 }
 
 // Snapshots is the snapshots.
@@ -170,21 +172,25 @@ func (s *SQL) ChangeSnapshot(ctx context.Context, snap Snapshot) error {
 
 // Snapshots implements [Store].
 func (s *SQL) Snapshots(ctx context.Context) ([]Snapshot, error) {
-	all, err := collect(ctx, s.reader, scanSnapshot, selectSnapshots)
+	all, err := collect(ctx, s.reader, scanSnapshot, selectSnapshots+` ORDER BY created_at, rowid`)
 	return all, s.explain(err, "read snapshots")
 }
 
-const selectSnapshots = `SELECT id, version, data, owner FROM snapshots ORDER BY created_at, rowid`
+const selectSnapshots = `SELECT id, version, data, owner, EXISTS (SELECT 1 FROM snapshot_replicas WHERE snapshot = id) FROM snapshots`
 
 func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 	var (
 		id      string
 		version int
 		data    sql.RawBytes
+		copied  bool
 		snap    Snapshot
 	)
-	if err := rows.Scan(&id, &version, &data, &snap.Owner); err != nil {
+	if err := rows.Scan(&id, &version, &data, &snap.Owner, &copied); err != nil {
 		return Snapshot{}, err
+	}
+	if copied {
+		snap.Durability = Replicated
 	}
 	err := decode("snapshot "+id, version, data, &snap)
 	return snap, err

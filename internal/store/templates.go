@@ -331,7 +331,7 @@ func (b builtTemplates) putTemplate(ctx context.Context, tx *sql.Tx, t Template,
 // build under one of the names that the template can be built to.
 func freeForTemplate(ctx context.Context, tx *sql.Tx, t Template) error {
 	// What is between ":" and ";" begins with the former.
-	named, err := collect(ctx, tx, scanSnapshot, `SELECT id, version, data, owner FROM snapshots WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')`, t.Key, t.Name)
+	named, err := collect(ctx, tx, scanSnapshot, selectSnapshots+` WHERE key = ?1 AND (name = ?2 OR name >= ?2 || ':' AND name < ?2 || ';')`, t.Key, t.Name)
 	for _, snap := range named {
 		if err == nil && snap.Config.Build == "" {
 			err = ErrSnapshotExists(Snapshot{Name: snap.Name})

@@ -160,8 +160,8 @@ func (r *reach) Replica(ctx context.Context, id string) (store.Replica, error) {
 	return reached(r, func() (store.Replica, error) { return r.Store.Replica(ctx, id) })
 }
 
-func (r *reach) Replicas(ctx context.Context) ([]store.Replica, error) {
-	return reached(r, func() ([]store.Replica, error) { return r.Store.Replicas(ctx) })
+func (r *reach) Replicas(ctx context.Context, owner string) ([]store.Replica, error) {
+	return reached(r, func() ([]store.Replica, error) { return r.Store.Replicas(ctx, owner) })
 }
 
 func (r *reach) Sandbox(ctx context.Context, id string) (store.Sandbox, error) {

@@ -73,7 +73,7 @@ type Data struct {
 	heldSince map[string]time.Time
 	changes   map[store.Kind]int64
 	offices   map[string]office        // by name
-	replicas  map[string]store.Replica // by sandbox
+	replicas  map[string]store.Replica // by sandbox or snapshot
 }
 
 // stored is a record in the form that survives, and as it was given, with its
@@ -115,6 +115,24 @@ type snapshot struct {
 	ofBuild       bool
 	parts         []string
 	data          []byte
+}
+
+// snapshot returns where the snapshot of an id is in snaps; below 0 for nowhere.
+func (d *Data) snapshot(id string) int {
+	return slices.IndexFunc(d.snaps, func(x snapshot) bool { return x.id == id })
+}
+
+// read returns the snapshot as a store returns it.
+func (x snapshot) read(d *Data) (store.Snapshot, error) {
+	snap, err := decode[store.Snapshot](x.data)
+	if err != nil {
+		return snap, fmt.Errorf("read snapshot %s: %w", x.id, err)
+	}
+	snap.Owner = x.owner
+	if _, copied := d.replicas[x.id]; copied {
+		snap.Durability = store.Replicated
+	}
+	return snap, nil
 }
 
 type event struct {
@@ -654,6 +672,7 @@ func (w *writer) addSnapshot(snap store.Snapshot) error {
 	for _, x := range d.snaps {
 		if !slices.ContainsFunc(others, func(stays snapshot) bool { return stays.id == x.id }) {
 			d.parts.drop(x.id, x.parts)
+			delete(d.replicas, x.id)
 		}
 	}
 	made := snapshot{snap.ID, snap.Key, snap.Name, w.server, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
@@ -669,11 +688,10 @@ func (s *Store) Snapshots(context.Context) ([]store.Snapshot, error) {
 	defer s.d.mu.Unlock()
 	var all []store.Snapshot
 	for _, one := range s.d.snaps {
-		snap, err := decode[store.Snapshot](one.data)
+		snap, err := one.read(s.d)
 		if err != nil {
-			return nil, fmt.Errorf("read snapshot %s: %w", one.id, err)
+			return nil, err
 		}
-		snap.Owner = one.owner
 		all = append(all, snap)
 	}
 	return oldestFirst(all, func(s store.Snapshot) time.Time { return s.CreatedAt }), nil
@@ -689,7 +707,7 @@ func (s *Store) ChangeSnapshot(_ context.Context, snap store.Snapshot) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
-	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == snap.ID })
+	i := s.d.snapshot(snap.ID)
 	if i < 0 {
 		return store.ErrSnapshotNotFound(snap.ID)
 	}
@@ -707,7 +725,7 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
-	i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == id })
+	i := s.d.snapshot(id)
 	if i < 0 {
 		return store.ErrSnapshotNotFound(id)
 	}
@@ -715,6 +733,7 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 		return err
 	}
 	s.d.parts.drop(id, s.d.snaps[i].parts)
+	delete(s.d.replicas, id)
 	s.d.changed(store.KindSnapshots)
 	s.d.snaps = slices.Delete(s.d.snaps, i, i+1)
 	return nil

@@ -27,7 +27,7 @@ func (s *Store) Needed(_ context.Context, part, but string) (bool, error) {
 // elsewhere reports whether another server has the sandbox or the snapshot of an id.
 func (s *Store) elsewhere(holder string) bool {
 	owner := s.d.boxes[holder].given.Owner
-	if i := slices.IndexFunc(s.d.snaps, func(x snapshot) bool { return x.id == holder }); i >= 0 {
+	if i := s.d.snapshot(holder); i >= 0 {
 		owner = s.d.snaps[i].owner
 	}
 	return owner != "" && s.server != "" && owner != s.server

@@ -102,6 +102,9 @@ func (f *filler) fields(path string, v reflect.Value) {
 		if v.Type() == reflect.TypeFor[store.Sandbox]() && slices.Contains([]string{"Rev", "Light", "Durability", "Unreplicated"}, field.Name) {
 			continue // the store's own, and the server's own
 		}
+		if v.Type() == reflect.TypeFor[store.Snapshot]() && field.Name == "Durability" {
+			continue // it says where another record is
+		}
 		if field.Name == "Owner" && field.Tag.Get("json") == "-" {
 			continue // the store's own
 		}

@@ -243,6 +243,10 @@ func writes() map[string]func(context.Context, store.Store) error {
 		},
 		"Offer":         func(ctx context.Context, s store.Store) error { return s.Offer(ctx, "offered", "cp", "two") },
 		"Take":          func(ctx context.Context, s store.Store) error { return s.Take(ctx, taken, []lifecycle.Entry{entry(2)}) },
+		"TakeSnapshot": func(ctx context.Context, s store.Store) error {
+			_, err := s.TakeSnapshot(ctx, store.Snapshot{ID: "lost snapshot", Owner: "gone", Checkpoint: lifecycle.Checkpoint{ID: "cp"}}, lifecycle.Checkpoint{ID: "made"}, store.Config{})
+			return err
+		},
 		"DeleteWebhook": func(ctx context.Context, s store.Store) error { return s.DeleteWebhook(ctx, "w1") },
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
 		"Renew":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Renew(ctx, time.Hour) },
@@ -320,7 +324,7 @@ func all(t *testing.T, s store.Store) map[string]any {
 	note("contexts", contexts, err)
 	webhooks, err := s.Webhooks(ctx)
 	note("webhooks", webhooks, err)
-	replicas, err := s.Replicas(ctx)
+	replicas, err := s.Replicas(ctx, "")
 	note("replicas", replicas, err)
 	note("servers", servers(t, s), nil)
 	return has

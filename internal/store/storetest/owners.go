@@ -111,7 +111,7 @@ var (
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "RemoveKey", "Take",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "RemoveKey", "Take", "TakeSnapshot",
 	}
 )
 

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -31,18 +32,40 @@ func putReplica(t *testing.T, s store.Store, sandbox, checkpoint string) store.R
 	return r
 }
 
-// lose adds a sandbox called lost, with a replica, of a server called gone, whose lease has
-// been over for as long as it takes.
+// lose adds a sandbox called lost and a snapshot, each with a replica, of a server called gone, whose lease has been over for as long as it takes.
 func lose(t *testing.T, h harness, s store.Store) {
 	t.Helper()
 	gone := h.share(t, s)
 	claim(t, gone, server("gone", "away"), -store.LostAfter)
 	commit(t, gone, asleep("lost", 1, "cp"))
 	putReplica(t, gone, "lost", "cp")
+	snapshotOf(t, gone, "lost snapshot", "their source", memoryOf("cp", "layer cp"))
+	copySnapshot(t, gone, "lost snapshot", "cp")
 	leave(t, gone, store.LostAfter)
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// snapshotOf commits a snapshot of a sandbox.
+func snapshotOf(t *testing.T, s store.Store, id, of string, cp lifecycle.Checkpoint) store.Snapshot {
+	t.Helper()
+	snap := store.Snapshot{ID: id, Name: "name of " + id, Sandbox: of, CreatedAt: epoch, Checkpoint: cp}
+	if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, sandbox(of, 1)), nil); err != nil {
+		t.Fatal(err)
+	}
+	snap.Owner = s.Self()
+	return snap
+}
+
+// copySnapshot stores the replica of a snapshot.
+func copySnapshot(t *testing.T, s store.Store, snapshot, checkpoint string) store.Replica {
+	t.Helper()
+	r := store.Replica{Snapshot: snapshot, Checkpoint: checkpoint, Index: "index of " + snapshot, Bytes: 8, At: epoch}
+	if _, err := s.PutReplica(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // leave has a server stop in order, whose lease has been over for so long then.
@@ -58,12 +81,12 @@ func leave(t *testing.T, s store.Store, ago time.Duration) {
 
 func wantReplicas(t *testing.T, s store.Store, want ...store.Replica) {
 	t.Helper()
-	if got, err := s.Replicas(t.Context()); err != nil || !slices.Equal(got, want) {
+	if got, err := s.Replicas(t.Context(), ""); err != nil || !slices.Equal(got, want) {
 		t.Errorf("Replicas = %+v, %v; want %+v", got, err, want)
 	}
 	for _, r := range want {
-		if got, err := s.Replica(t.Context(), r.Sandbox); err != nil || got != r {
-			t.Errorf("Replica(%s) = %+v, %v; want %+v", r.Sandbox, got, err, r)
+		if got, err := s.Replica(t.Context(), r.Of()); err != nil || got != r {
+			t.Errorf("Replica(%s) = %+v, %v; want %+v", r.Of(), got, err, r)
 		}
 	}
 }
@@ -84,7 +107,7 @@ func testReplicas(t *testing.T, h harness) {
 	var in, want store.Replica
 	fill(t, &in, elsewhere)
 	fill(t, &want, utc)
-	in.Sandbox, want.Sandbox = "b", "b"
+	in.Sandbox, want.Sandbox, in.Snapshot, want.Snapshot = "b", "b", "", ""
 	want.Offered = "" // which Offer says alone
 	commit(t, one, sandbox("b", 1))
 	commit(t, one, sandbox("a", 1))
@@ -528,6 +551,8 @@ func testTakeAfterAnOutage(t *testing.T, h harness) {
 	one, two := twoServers(t, h)
 	commit(t, one, asleep("a", 1, "cp"))
 	putReplica(t, one, "a", "cp")
+	snap := snapshotOf(t, one, "s", "b", memoryOf("cp"))
+	copySnapshot(t, one, "s", "cp")
 	held := func() time.Duration {
 		t.Helper()
 		all, err := leasesOf(two).Servers(t.Context())
@@ -559,10 +584,182 @@ func testTakeAfterAnOutage(t *testing.T, h harness) {
 	sb := latest(t, two, asleep("a", 2, "made"))
 	sb.Owner = "one"
 	wantElsewhere(t, "when the database is back", two.Take(t.Context(), sb, nil), "one")
+	takeSnapshot := func() error {
+		_, err := two.TakeSnapshot(t.Context(), snap, memoryOf("made"), store.Config{})
+		return err
+	}
+	wantElsewhere(t, "a snapshot when the database is back", takeSnapshot(), "one")
 	if err := one.Release(t.Context()); err != nil { // which says that it has left
 		t.Fatal(err)
 	}
-	if err := two.Take(t.Context(), sb, nil); err != nil {
+	if err := errors.Join(two.Take(t.Context(), sb, nil), takeSnapshot()); err != nil {
 		t.Errorf("once it has left: %v", err)
 	}
+}
+
+// changesOf returns how often each kind of records has changed.
+func changesOf(t *testing.T, s store.Store) map[store.Kind]int64 {
+	t.Helper()
+	all, err := s.Changes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// wantOwnReplicas holds of what a server has replicas.
+func wantOwnReplicas(t *testing.T, s store.Store, owner string, want ...store.Replica) {
+	t.Helper()
+	if got, err := s.Replicas(t.Context(), owner); err != nil || !slices.Equal(got, want) {
+		t.Errorf("the replicas of what %s has are %+v, %v; want %+v", owner, got, err, want)
+	}
+}
+
+// testSnapshotReplicas: a snapshot has one replica at most, which its own server puts, and
+// which goes with the snapshot.
+func testSnapshotReplicas(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	for _, id := range []string{"s1", "s2", "s3"} {
+		snapshotOf(t, one, id, "a", memoryOf("cp of "+id))
+	}
+	of := putReplica(t, one, "a", "cp")
+	changes := changesOf(t, two)[store.KindSnapshots]
+	first, second, third := copySnapshot(t, one, "s1", "cp1"), copySnapshot(t, one, "s2", "cp2"), copySnapshot(t, one, "s3", "cp3")
+	if now := changesOf(t, two)[store.KindSnapshots]; now <= changes {
+		t.Errorf("that snapshots have copies is no change: %d", now)
+	}
+	snapshotOf(t, two, "theirs", "b", memoryOf("cp"))
+	theirs := copySnapshot(t, two, "theirs", "cp")
+	wantReplicas(t, two, of, first, second, third, theirs)
+	wantOwnReplicas(t, two, "one", of, first, second, third)
+	wantOwnReplicas(t, one, "two", theirs)
+	wantOwnReplicas(t, one, "three")
+
+	_, err := two.PutReplica(t.Context(), first)
+	wantElsewhere(t, "the replica of another server's snapshot", err, "one")
+	_, err = one.PutReplica(t.Context(), store.Replica{Snapshot: "a"})
+	wantCode(t, err, "snapshot_not_found")
+	next := first
+	next.Checkpoint, next.Index, next.Bytes, next.At = "cp9", "other", 1<<40, utc(9)
+	if before, err := one.PutReplica(t.Context(), next); err != nil || before == nil || *before != first {
+		t.Errorf("a replica has come after %+v, %v; want %+v", before, err, first)
+	}
+	for _, snap := range snapshots(t, two) {
+		if snap.Durability != store.Replicated {
+			t.Errorf("snapshot %s is %q", snap.ID, snap.Durability)
+		}
+	}
+	snap := store.Snapshot{ID: "s4", CreatedAt: epoch, Replaces: "s2", Drops: []string{"s3"}}
+	if err := one.CommitSnapshot(t.Context(), snap, latest(t, one, sandbox("a", 1)), nil); err != nil {
+		t.Fatal(err)
+	}
+	wantReplicas(t, one, of, next, theirs)
+	removeSnapshot(t, one, "s1")
+	wantReplicas(t, one, of, theirs)
+	_, err = one.PutReplica(t.Context(), next)
+	wantCode(t, err, "snapshot_not_found")
+	wantReplicas(t, h.reopen(t, one), of, theirs)
+}
+
+// testTakeSnapshot: a server that is over loses a snapshot to another, with all that it is.
+func testTakeSnapshot(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	was := snapshotOf(t, one, "s", "a", memoryOf("cp", "l1", "l2"))
+	child := asleepAt("child", memoryOf("cp", "l1"))
+	if err := one.Commit(t.Context(), child, []lifecycle.Entry{{Type: lifecycle.EntryCreated}}); err != nil {
+		t.Fatal(err)
+	}
+	other := snapshotOf(t, one, "t", "a", memoryOf("cp of t", "l2"))
+	r := copySnapshot(t, one, "s", "cp")
+	pinned := was
+	pinned.Pinned = true // by its owner, since it was read
+	if err := one.ChangeSnapshot(t.Context(), pinned); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	changes := changesOf(t, one)[store.KindSnapshots]
+	made := memoryOf("made", "l9")
+	got, err := two.TakeSnapshot(t.Context(), was, made, store.Config{Template: "here", Limits: store.Limits{DiskMiB: 7}})
+	taken := pinned
+	taken.Checkpoint, taken.Owner, taken.Durability, taken.Config.Template, taken.Config.Limits.DiskMiB = made, "two", store.Replicated, "here", 7
+	if err != nil || !reflect.DeepEqual(got, taken) {
+		t.Errorf("taken is %+v, %v; want %+v", got, err, taken)
+	}
+	if now := changesOf(t, one)[store.KindSnapshots]; now <= changes {
+		t.Errorf("that a snapshot was taken over is no change: %d", now)
+	}
+	r.Checkpoint = "made"
+	for _, s := range []store.Store{one, two} {
+		if got := snapshots(t, s); !reflect.DeepEqual(got, []store.Snapshot{taken, other}) {
+			t.Errorf("snapshots are %+v; want %+v", got, []store.Snapshot{taken, other})
+		}
+		wantReplicas(t, s, r)
+	}
+	wantNeeded(t, one, "", map[string]bool{"cp": true, "l1": true, "l2": true, "made": false, "l9": false}) // by others that it has
+	wantNeeded(t, one, "child", map[string]bool{"cp": false, "l1": false, "l2": true})
+	wantNeeded(t, two, "", map[string]bool{"cp": false, "l1": false, "l2": false, "made": true, "l9": true})
+
+	// Who had it changes it no more, and nothing of theirs starts from it.
+	_, err = one.PutReplica(t.Context(), r)
+	wantElsewhere(t, "a replica of the owner before", err, "two")
+	wantElsewhere(t, "a change of the owner before", one.ChangeSnapshot(t.Context(), pinned), "two")
+	wantElsewhere(t, "a removal of the owner before", one.RemoveSnapshot(t.Context(), "s"), "two")
+	late := asleepAt("late", memoryOf("cp", "l1"))
+	wantCode(t, one.Commit(t.Context(), late, []lifecycle.Entry{{Type: lifecycle.EntryCreated}}), "snapshot_gone")
+	if err := two.Commit(t.Context(), asleepAt("next", made), []lifecycle.Entry{{Type: lifecycle.EntryCreated}}); err != nil {
+		t.Errorf("a sandbox that starts from it: %v", err)
+	}
+	wantReplicas(t, one, r)
+	removeSnapshot(t, two, "s")
+	wantReplicas(t, one)
+}
+
+// testTakeSnapshotRefused: nothing happens where a snapshot may not be taken.
+func testTakeSnapshotRefused(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	for _, id := range []string{"a", "none", "other"} {
+		snapshotOf(t, one, id, "of "+id, memoryOf("cp"))
+	}
+	copySnapshot(t, one, "a", "cp")
+	copySnapshot(t, one, "other", "cp2")
+	putReplica(t, one, "of none", "cp")
+	snapshotOf(t, two, "mine", "b", memoryOf("cp"))
+	copySnapshot(t, two, "mine", "cp")
+	take := func(id, owner, checkpoint string) error {
+		_, err := two.TakeSnapshot(t.Context(), store.Snapshot{ID: id, Owner: owner, Checkpoint: lifecycle.Checkpoint{ID: checkpoint}}, memoryOf("made", "l9"), store.Config{})
+		return err
+	}
+	before := all(t, two)
+	wantElsewhere(t, "while the lease lasts", take("a", "one", "cp"), "one")
+	leave(t, one, 0)
+	delete(before, "servers")
+	for what, c := range map[string]struct{ id, owner, checkpoint, want string }{
+		"of another checkpoint":                {"a", "one", "cp2", "record_changed"},
+		"unknown":                              {"unknown", "one", "cp", "snapshot_not_found"},
+		"one's own":                            {"mine", "one", "cp", "record_changed"},
+		"known as one's own":                   {"mine", "two", "cp", "record_changed"},
+		"of a third server":                    {"a", "three", "cp", "on_another_server"},
+		"of no server":                         {"a", "", "cp", "on_another_server"},
+		"without a replica":                    {"none", "one", "cp", "not_replicated"},
+		"with a replica of another checkpoint": {"other", "one", "cp", "not_replicated"},
+	} {
+		err := take(c.id, c.owner, c.checkpoint)
+		if code(err) != c.want || !store.Refused(err) || store.IsNotReplicated(err) != (c.want == "not_replicated") {
+			t.Errorf("a snapshot %s: %v, want code %q", what, err, c.want)
+		}
+		for kind, has := range all(t, two) {
+			if was, known := before[kind]; known && !reflect.DeepEqual(has, was) {
+				t.Fatalf("the take of a snapshot %s has changed the %s: %+v, want %+v", what, kind, has, was)
+			}
+		}
+	}
+	if err := take("a", "one", "cp"); err != nil { // at once when the lease is over
+		t.Errorf("once nothing is in the way: %v", err)
+	}
+	wantElsewhere(t, "once another has it", func() error {
+		_, err := one.TakeSnapshot(t.Context(), store.Snapshot{ID: "a", Owner: "one", Checkpoint: lifecycle.Checkpoint{ID: "made"}}, memoryOf("again"), store.Config{})
+		return err
+	}(), "two")
 }

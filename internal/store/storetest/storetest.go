@@ -118,6 +118,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"TakeEnded", testTakeEnded},
 		{"TakeAfterAnOutage", testTakeAfterAnOutage},
 		{"TakeTogether", testTakeTogether},
+		{"SnapshotReplicas", testSnapshotReplicas},
+		{"TakeSnapshot", testTakeSnapshot},
+		{"TakeSnapshotRefused", testTakeSnapshotRefused},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}

@@ -53,7 +53,7 @@ type Options struct {
 // Store is what the database knows of copies.
 type Store interface {
 	PutReplica(ctx context.Context, r store.Replica) (before *store.Replica, err error)
-	Replicas(ctx context.Context) ([]store.Replica, error)
+	Replicas(ctx context.Context, owner string) ([]store.Replica, error)
 	Replica(ctx context.Context, sandbox string) (store.Replica, error)
 }
 
@@ -123,7 +123,7 @@ func New(ctx context.Context, o Options) (*Replicator, error) {
 		sent:   prometheus.NewCounter(prometheus.CounterOpts{Name: "drowse_replica_bytes_total", Help: "Bytes sent to object storage for copies of checkpoints."}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "drowse_replica_failures_total", Help: "Attempts to copy a checkpoint to object storage that failed."}),
 	}
-	all, err := o.Store.Replicas(ctx)
+	all, err := o.Store.Replicas(ctx, o.Server)
 	if err != nil {
 		return nil, fmt.Errorf("read which checkpoints have copies: %w", err)
 	}
@@ -310,7 +310,7 @@ func undrained(left int, failure error) error {
 // Sweep removes from object storage what no copy needs. One server at a time does so.
 func (r *Replicator) Sweep(ctx context.Context) error {
 	removed, bytes, err := replica.Sweep(ctx, r.o.Blobs, r.o.Prefix, func(ctx context.Context) ([]string, error) {
-		all, err := r.o.Store.Replicas(ctx)
+		all, err := r.o.Store.Replicas(ctx, "")
 		keys := make([]string, len(all))
 		for i, x := range all {
 			keys[i] = x.Index

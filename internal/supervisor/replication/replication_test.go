@@ -403,7 +403,7 @@ func (d *database) Replica(_ context.Context, id string) (store.Replica, error) 
 	return r, nil
 }
 
-func (d *database) Replicas(context.Context) ([]store.Replica, error) {
+func (d *database) Replicas(context.Context, string) ([]store.Replica, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return slices.Collect(maps.Values(d.replicas)), nil
