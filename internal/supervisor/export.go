@@ -10,6 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // Export is the right to read a paused sandbox as one stream.
@@ -21,6 +22,14 @@ type Export = moving.Export
 // wake meanwhile.
 func (s *Supervisor) Export(ctx context.Context, id string) (*Export, error) {
 	return export(ctx, s, id, lifecycle.Paused)
+}
+
+// exportCopy is Export for the copy of a sandbox that has a checkpoint, or of a snapshot.
+func (s *Supervisor) exportCopy(ctx context.Context, id string) (*Export, error) {
+	if snapshots.IsID(id) {
+		return s.ExportSnapshot(ctx, s.ctx, s.carrier, id)
+	}
+	return export(ctx, s, id, lifecycle.Running)
 }
 
 // export is Export of a sandbox that is paused, or in another state and has a checkpoint.

@@ -171,7 +171,7 @@ type Supervisor struct {
 	captures capture.Maker
 	remains  *remains.Remover
 	carrier  moving.Carrier
-	replicas *replication.Replicator // nil for none
+	replicas *replication.Replicator
 	merger   merging.Merger
 	guard    *disklimit.Guard
 
@@ -239,13 +239,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}})
 	s.Gauge = capacity.New(capacity.Options{Driver: o.Driver, Slots: &s.slots, Memory: s.light, Disk: s.space, Templates: s.Catalog})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())
-	if err == nil && o.Blobs != nil {
-		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Export: func(ctx context.Context, id string) (*Export, error) {
-			return export(ctx, s, id, lifecycle.Running)
-		}})
-	}
-	if s.replicas != nil {
-		s.metrics.Add(s.replicas.Collector())
+	if err == nil {
+		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Export: s.exportCopy, Measured: s.metrics.Add})
 	}
 	s.Taker = newTaker(s)
 	if err == nil {
@@ -259,9 +254,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.work.Go(func() { s.tenure.Follow(s.ctx, func(why error) { resign(s, why) }) })
 	s.work.Go(func() { s.Shelf.Expire(s.ctx) })
 	s.work.Go(s.share)
-	if s.replicas != nil {
-		s.work.Go(func() { s.replicas.Run(s.ctx) })
-	}
+	s.work.Go(func() { s.replicas.Run(s.ctx) })
 	s.work.Go(func() { s.light.Run(s.ctx) })
 	if o.ConfineEvery > 0 {
 		s.work.Go(s.confine)

@@ -6,13 +6,14 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/takeover"
 	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
 )
 
 func newTaker(s *Supervisor) *takeover.Taker {
 	return takeover.New(s.ctx, takeover.Options{
-		Store: s.o.Store, Replicas: s.replicas, Carrier: s.carrier, Layers: s.o.Layers, Space: s.space, Tenure: s.tenure, Removals: s.removals, Calls: s.Reception, Log: s.log,
+		Store: s.o.Store, Replicas: s.replicas, Shelf: func() *snapshots.Shelf { return s.Shelf }, Carrier: s.carrier, Layers: s.o.Layers, Space: s.space, Tenure: s.tenure, Removals: s.removals, Calls: s.Reception, Log: s.log,
 		Knows: s.Knows,
 		Gate: func(id string) (takeover.Gate, error) {
 			b, err := s.box(id)

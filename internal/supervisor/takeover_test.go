@@ -456,3 +456,142 @@ func TestHandOverRefused(t *testing.T) {
 }
 
 var wakesUnnamed = CreateRequest{Settings: wakes.Settings}
+
+// wantParts holds that a server has the layers and the image of a checkpoint, or none of them.
+func wantParts(t *testing.T, s *Supervisor, cp lifecycle.Checkpoint, want bool) {
+	t.Helper()
+	testmode.Eventually(t, "its files are as they should be", func() bool {
+		layers, _ := s.o.Layers.Layers()
+		images, _ := s.o.Layers.Images()
+		return !slices.ContainsFunc(cp.Parts(), func(part string) bool {
+			return (slices.Contains(layers, part) || slices.Contains(images, part)) != want
+		})
+	})
+}
+
+// TestTakeOverOfASnapshot: another server goes on with a snapshot of one whose lease is over, and
+// the one that had it gives it up; sandboxes there keep what they share with it.
+func TestTakeOverOfASnapshot(t *testing.T) {
+	p := newPair(t, nil)
+	source := wakes
+	source.Config.Limits = store.Limits{MemoryMiB: 128, DiskMiB: 1024}
+	id := create(t, p.one, source)
+	p.wantCount(t, p.one, id, 1, 1)
+	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := p.one.Create(t.Context(), CreateRequest{Snapshot: snap.ID, Settings: wakes.Settings, Config: store.Config{Key: "k"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	if got, err := p.one.Snapshot("k", "point"); err != nil || got.Durability != store.Replicated {
+		t.Errorf("it is %q, %v", got.Durability, err)
+	}
+	use := p.one.KeyUse("k")
+	if _, err := p.two.OwnerOfSnapshot(t.Context(), snap.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := p.two.Snapshot("k", "point"); err != nil || got.Durability != store.Replicated || got.Owner != "one" {
+		t.Errorf("for the other server it is %+v, %v", got, err)
+	}
+	from := CreateRequest{Snapshot: snap.ID, Settings: wakes.Settings, Config: store.Config{Key: "k"}}
+	_, err = p.two.Create(t.Context(), from)
+	wantElsewhere(t, "a create where it is not", err, snap.ID, "one")
+	wantElsewhere(t, "while the lease lasts", p.two.TakeOver(t.Context(), snap.ID), snap.ID, "one")
+	p.leave(t, 0)
+	if err := p.two.TakeOver(t.Context(), snap.ID); err != nil {
+		t.Fatal(err)
+	}
+	taken, err := p.two.ByID(snap.ID)
+	if err != nil || taken.Name != snap.Name || !taken.CreatedAt.Equal(snap.CreatedAt) || taken.Checkpoint.ID == snap.Checkpoint.ID {
+		t.Errorf("taken over it is %+v, %v; it was %+v", taken, err, snap)
+	}
+	wantParts(t, p.two, taken.Checkpoint, true)
+	if err := p.two.TakeOver(t.Context(), snap.ID); !store.IsChanged(err) {
+		t.Errorf("once more: %v", err)
+	}
+	sb, err := p.two.Create(t.Context(), from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, sb.ID, 2, 1)
+	if got := p.two.KeyUse("k"); got.DiskMiB != 1024+snap.DiskMiB() || snap.DiskMiB() == 0 {
+		t.Errorf("the key uses %+v there", got)
+	}
+	if got, err := p.two.Snapshot("k", "point"); err != nil || got.Durability != store.Replicated {
+		t.Errorf("it is %q, %v", got.Durability, err)
+	}
+
+	// The first comes back.
+	if err := p.one.Renew(t, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.Disown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wantParts(t, p.one, *record(t, p.one, child.ID).Checkpoint, true)
+	if got := p.one.KeyUse("k"); got.DiskMiB != use.DiskMiB-snap.DiskMiB() {
+		t.Errorf("the key uses %+v, and did %+v", got, use)
+	}
+	wantElsewhere(t, "a removal where it was", p.one.RemoveSnapshot(t.Context(), snap.ID, ""), snap.ID, "two")
+	if len(p.one.OwnSnapshots()) != 0 {
+		t.Errorf("it has %+v", p.one.OwnSnapshots())
+	}
+	kill(t, p.one, child.ID)
+	wantParts(t, p.one, snap.Checkpoint, false)
+
+	// And back again: the names of layers are not used twice.
+	copied(t, p.two)
+	if err := p.two.o.Store.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.TakeOver(t.Context(), snap.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.two.Disown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, sb.ID, 3, 1) // it is still its own
+	if sb, err = p.one.Create(t.Context(), from); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.one, sb.ID, 2, 1)
+	if err := p.one.RemoveSnapshot(t.Context(), snap.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	testmode.Eventually(t, "nothing of it is in object storage", func() bool {
+		for range p.blobs.List(t.Context(), "copies/"+snap.ID) {
+			return false
+		}
+		return true
+	})
+}
+
+// TestTakeOverOfASnapshotWithoutACopy: what has no copy stays where it is.
+func TestTakeOverOfASnapshotWithoutACopy(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.full.Store(true)
+	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k"})
+	if err != nil || snap.Durability != store.Local {
+		t.Fatalf("%+v, %v", snap, err)
+	}
+	p.leave(t, time.Hour)
+	if err := p.two.TakeOver(t.Context(), snap.ID); !store.IsNotReplicated(err) {
+		t.Errorf("taken over without a copy: %v", err)
+	}
+	if err := p.one.Renew(t, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.one.Disown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.one.ByID(snap.ID); err != nil {
+		t.Error(err)
+	}
+	if err := p.two.TakeOver(t.Context(), "s00000000000000000000"); code(err) != "snapshot_not_found" {
+		t.Errorf("one that there is not: %v", err)
+	}
+}

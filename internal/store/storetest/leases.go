@@ -241,8 +241,8 @@ func writes() map[string]func(context.Context, store.Store) error {
 			_, err := s.PutReplica(ctx, store.Replica{Sandbox: "a", Checkpoint: "cp", Index: "i", At: epoch})
 			return err
 		},
-		"Offer":         func(ctx context.Context, s store.Store) error { return s.Offer(ctx, "offered", "cp", "two") },
-		"Take":          func(ctx context.Context, s store.Store) error { return s.Take(ctx, taken, []lifecycle.Entry{entry(2)}) },
+		"Offer": func(ctx context.Context, s store.Store) error { return s.Offer(ctx, "offered", "cp", "two") },
+		"Take":  func(ctx context.Context, s store.Store) error { return s.Take(ctx, taken, []lifecycle.Entry{entry(2)}) },
 		"TakeSnapshot": func(ctx context.Context, s store.Store) error {
 			_, err := s.TakeSnapshot(ctx, store.Snapshot{ID: "lost snapshot", Owner: "gone", Checkpoint: lifecycle.Checkpoint{ID: "cp"}}, lifecycle.Checkpoint{ID: "made"}, store.Config{})
 			return err

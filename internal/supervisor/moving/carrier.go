@@ -181,15 +181,33 @@ func (c Carrier) Expect(ctx context.Context, m bundle.Manifest, req Request) (*A
 // the bundle that a manifest begins: whether the sandbox can live here. It stays as it is
 // but for what is here in the place of what was there.
 func (c Carrier) ExpectTaken(ctx context.Context, m bundle.Manifest, sb store.Sandbox) (*Arrival, error) {
+	return c.expectTaken(ctx, m, sb, func(n int) string { return sweep.RuntimeID(sb.ID, sb.Record.Launches+int64(n+1)) })
+}
+
+// ExpectSnapshot does so for a snapshot. This server may have taken it over before, so its
+// layers get names that they never had.
+func (c Carrier) ExpectSnapshot(ctx context.Context, m bundle.Manifest, snap store.Snapshot) (*Arrival, error) {
+	return c.expectTaken(ctx, m, OfSnapshot(snap), func(int) string { return sweep.SnapshotLayerID(snap.ID, ids.New()) })
+}
+
+// OfSnapshot returns what a bundle has of a snapshot: a sandbox that sleeps with it.
+func OfSnapshot(snap store.Snapshot) store.Sandbox {
+	return store.Sandbox{ID: snap.ID, Config: snap.Config, Record: lifecycle.Record{
+		State: lifecycle.Paused, Generation: snap.Generation, CreatedAt: snap.CreatedAt, Settings: snap.Settings, Checkpoint: &snap.Checkpoint,
+	}}
+}
+
+// expectTaken is ExpectTaken with what the n-th layer will be called.
+func (c Carrier) expectTaken(ctx context.Context, m bundle.Manifest, sb store.Sandbox, layerID func(n int) string) (*Arrival, error) {
 	a := &Arrival{Manifest: m, Mode: sb.Record.Checkpoint.Mode, Op: ids.NewOp(), ID: sb.ID, Config: sb.Config}
 	if m.ID != sb.ID || a.Mode == lifecycle.Memory && m.Mode != a.Mode {
-		return nil, layer.Damaged("it is sandbox %.100q, with its %.100s", m.ID, m.Mode)
+		return nil, layer.Damaged("it is of %.100q, with its %.100s", m.ID, m.Mode)
 	}
 	if err := Check(m); err != nil {
 		return nil, err
 	}
 	for n := range m.Layers {
-		a.Stack = append(a.Stack, sweep.RuntimeID(a.ID, sb.Record.Launches+int64(n+1)))
+		a.Stack = append(a.Stack, layerID(n))
 	}
 	if err := cmp.Or(c.fit(&a.Config.Limits), c.CheckMounts(a.Config)); err != nil {
 		return nil, err
@@ -291,5 +309,13 @@ func (c Carrier) templateFor(ctx context.Context, a *Arrival) (template.Template
 }
 
 func cannotRun(m bundle.Manifest, lacks string) error {
-	return errdef.New(errdef.Unsupported, "cannot_run_here", "sandbox %s cannot run here: %s", m.ID, lacks)
+	return errdef.New(errdef.Unsupported, "cannot_run_here", "%s cannot run here: %s", called(m.ID), lacks)
+}
+
+// called returns what has an id, for people.
+func called(id string) string {
+	if ids.Valid(id) {
+		return "sandbox " + id
+	}
+	return "snapshot " + id
 }

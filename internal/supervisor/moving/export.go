@@ -42,11 +42,11 @@ func (c Carrier) Export(ctx context.Context, r Right) (*Export, error) {
 	m, err := c.Describe(ctx, r.Sandbox)
 	if err != nil {
 		r.Release()
-		return nil, fmt.Errorf("export sandbox %s: %w", r.Sandbox.ID, err)
+		return nil, fmt.Errorf("export %s: %w", called(r.Sandbox.ID), err)
 	}
 	write := func(w io.Writer) error {
 		if err := bundle.Write(w, m, From(r.Context, c.Layers, *r.Sandbox.Record.Checkpoint)); err != nil {
-			return fmt.Errorf("export sandbox %s: %w", m.ID, err)
+			return fmt.Errorf("export %s: %w", called(m.ID), err)
 		}
 		return nil
 	}

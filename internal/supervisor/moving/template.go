@@ -21,7 +21,7 @@ func TemplateFor(templates *template.Store, m bundle.Manifest) (template.Templat
 	}
 	t, err = templates.Resolve(digest)
 	if errdef.Is(err, errdef.NotFound) || err == nil && t.Digest() != digest {
-		return t, errdef.New(errdef.Unsupported, "cannot_run_here", "sandbox %s cannot run here: its files belong on the image %.100s, which this server does not have", m.ID, digest).
+		return t, errdef.New(errdef.Unsupported, "cannot_run_here", "%s cannot run here: its files belong on the image %.100s, which this server does not have", called(m.ID), digest).
 			WithRemedy("fetch that image by its digest with drowse template pull, or from a file with drowse template load; then import again")
 	}
 	return t, err

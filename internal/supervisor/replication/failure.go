@@ -9,7 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// failure is why there is no copy, for clients of the sandbox: they learn no address, key
+// failure is why there is no copy, for clients: they learn no address, key
 // or path of the server, which the error has that it wraps.
 type failure struct {
 	text string
@@ -40,7 +40,7 @@ func reason(res result) string {
 	case code == "store_unavailable":
 		return "the server cannot read or write its database"
 	case elsewhere:
-		return "another server has the sandbox"
+		return "another server has it"
 	case errors.Is(res.err, context.DeadlineExceeded):
 		return "it took too long"
 	case res.store:

@@ -11,11 +11,10 @@ import (
 )
 
 // Follow is told each commit of a sandbox of this server, and what its record was before. It
-// does not wait. A nil Replicator copies nothing.
+// does not wait.
 func (r *Replicator) Follow(before lifecycle.Record, sb store.Sandbox) {
 	rec := sb.Record
 	switch {
-	case r == nil:
 	case rec.State == lifecycle.Terminated:
 		if before.State != lifecycle.Terminated {
 			r.Ended(sb.ID)
@@ -28,7 +27,7 @@ func (r *Replicator) Follow(before lifecycle.Record, sb store.Sandbox) {
 
 // Describe returns a sandbox of this server with where its checkpoint is.
 func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
-	if r == nil || sb.Record.Checkpoint == nil || sb.Record.State == lifecycle.Terminated {
+	if r.o.Blobs == nil || sb.Record.Checkpoint == nil || sb.Record.State == lifecycle.Terminated {
 		return sb
 	}
 	sb.Durability = store.Local
@@ -41,12 +40,42 @@ func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
 	return sb
 }
 
+// Keep says that this server has a snapshot: it is copied, unless it has its copy. One that a
+// fork needs for a moment is not, nor the state before a restore, nor what a step of a build has
+// led to, which can be made again.
+func (r *Replicator) Keep(snap store.Snapshot) {
+	if step := snap.Config.Build != "" && snap.Name == ""; !step && !snap.Passing && !snap.Undo {
+		r.want(snap.ID, ofSnapshot, snap.Checkpoint.ID)
+	}
+}
+
+// DescribeSnapshot returns a snapshot of this server with where it is kept.
+func (r *Replicator) DescribeSnapshot(snap store.Snapshot) store.Snapshot {
+	snap.Durability = ""
+	if r.o.Blobs != nil {
+		snap.Durability = store.Local
+		if r.State(snap.ID, snap.Checkpoint.ID).Complete {
+			snap.Durability = store.Replicated
+		}
+	}
+	return snap
+}
+
 // Open returns the copy of the checkpoint of a sandbox of another server, and what the
 // database says of it. It is store.ErrNotReplicated where that is of another checkpoint.
 func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (io.ReadCloser, store.Replica, error) {
-	has, err := r.o.Store.Replica(ctx, sb.ID)
-	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || sb.Record.Checkpoint.ID != has.Checkpoint) {
-		return nil, has, store.ErrNotReplicated(sb.ID)
+	return r.open(ctx, sb.ID, sb.Record.Checkpoint, store.ErrNotReplicated)
+}
+
+// OpenSnapshot does the same for a snapshot.
+func (r *Replicator) OpenSnapshot(ctx context.Context, snap store.Snapshot) (io.ReadCloser, store.Replica, error) {
+	return r.open(ctx, snap.ID, &snap.Checkpoint, store.ErrSnapshotNotReplicated)
+}
+
+func (r *Replicator) open(ctx context.Context, id string, cp *lifecycle.Checkpoint, none func(id string) error) (io.ReadCloser, store.Replica, error) {
+	has, err := r.o.Store.Replica(ctx, id)
+	if errdef.Is(err, errdef.NotFound) || err == nil && (cp == nil || cp.ID != has.Checkpoint) {
+		return nil, has, none(id)
 	}
 	if err != nil {
 		return nil, has, err

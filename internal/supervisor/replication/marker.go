@@ -70,7 +70,7 @@ func (r marker) noteFound(there bool) {
 		s.lost = r.pending[id] == s
 	}
 	if lost > 0 {
-		r.o.Log.Warn("the object storage has lost the copies of this server, or is another one than before; all sandboxes that sleep are copied again", "store", r.o.Blobs, "sandboxes", lost)
+		r.o.Log.Warn("the object storage has lost the copies of this server, or is another one than before; all sandboxes that sleep and all snapshots are copied again", "store", r.o.Blobs, "copies", lost)
 	}
 	r.tell()
 }
@@ -87,7 +87,7 @@ func (r marker) put(ctx context.Context) {
 			return
 		}
 		if n == 1 && ctx.Err() == nil {
-			r.o.Log.Warn("the marker of this server cannot be written to the object storage; trying again. Until it is there, a start of the server copies all sandboxes that sleep", "err", err)
+			r.o.Log.Warn("the marker of this server cannot be written to the object storage; trying again. Until it is there, a start of the server copies all sandboxes that sleep and all snapshots", "err", err)
 		}
 		pause(ctx, backoff(n))
 	}

@@ -3,8 +3,8 @@ package replication
 import "github.com/prometheus/client_golang/prometheus"
 
 var (
-	pendingDesc = prometheus.NewDesc("drowse_replicas_pending", "Paused sandboxes of whose checkpoint object storage has no copy yet.", nil, nil)
-	oldestDesc  = prometheus.NewDesc("drowse_replica_oldest_pending_seconds", "For how long the first of the paused sandboxes without a copy has been paused; 0 for none.", nil, nil)
+	pendingDesc = prometheus.NewDesc("drowse_replicas_pending", "Paused sandboxes and snapshots of which object storage has no copy yet.", nil, nil)
+	oldestDesc  = prometheus.NewDesc("drowse_replica_oldest_pending_seconds", "For how long the first of the paused sandboxes and snapshots without a copy has had none; 0 for none.", nil, nil)
 )
 
 // Collector returns what Prometheus asks for.

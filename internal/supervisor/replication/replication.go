@@ -1,5 +1,5 @@
-// Package replication copies the checkpoints of sandboxes that sleep to object storage, so
-// that another server can go on with them.
+// Package replication copies the checkpoints of sandboxes that sleep, and snapshots, to object
+// storage, so that another server can go on with them.
 //
 // It is told what becomes of the sandboxes of this server, waits for nothing then, and
 // copies in the background. Of each sandbox it makes one copy at a time, and each of what the
@@ -7,6 +7,8 @@
 // one. A copy is complete when the database says so. A copy that is under way while the
 // sandbox wakes, or sleeps anew, goes on: one that sleeps often would never have a copy
 // otherwise. What is left behind by a failure is for Sweep.
+//
+// A snapshot is to a Replicator a sandbox that sleeps with the same checkpoint until it ends.
 package replication
 
 import (
@@ -36,25 +38,28 @@ const (
 
 // Options are what a Replicator works with.
 type Options struct {
-	Blobs blobs.Store
+	Blobs blobs.Store // nil for nowhere: nothing is copied
 	// Prefix is what all keys begin with: a name that no other database has, whose copies
-	// may be in the same place. The id of the sandbox follows.
+	// may be in the same place. The id of the sandbox or the snapshot follows.
 	Prefix string
-	// Server is the id of this server, of which there is a marker in the store; "" for none.
+	// Server is the id of this server, of which there is a marker in the store; "" for none, and
+	// for one that has all there is.
 	Server string
 	Store  Store
-	// Export returns what reads a paused sandbox. It waits for an operation in flight; a
-	// sandbox that runs is an error with code "not_paused".
-	Export func(ctx context.Context, sandbox string) (*moving.Export, error)
-	Log    *slog.Logger
-	Now    func() time.Time // nil for time.Now
+	// Export returns what reads a paused sandbox, or a snapshot. It waits for an operation in
+	// flight; a sandbox that runs is an error with code "not_paused".
+	Export func(ctx context.Context, id string) (*moving.Export, error)
+	// Measured is told of what Prometheus can ask for, if anything is copied; nil for nobody.
+	Measured func(prometheus.Collector)
+	Log      *slog.Logger
+	Now      func() time.Time // nil for time.Now
 }
 
 // Store is what the database knows of copies.
 type Store interface {
 	PutReplica(ctx context.Context, r store.Replica) (before *store.Replica, err error)
 	Replicas(ctx context.Context, owner string) ([]store.Replica, error)
-	Replica(ctx context.Context, sandbox string) (store.Replica, error)
+	Replica(ctx context.Context, id string) (store.Replica, error)
 }
 
 // Replicator copies checkpoints. It is safe for concurrent use.
@@ -65,8 +70,8 @@ type Replicator struct {
 	kick   chan struct{} // has one when Run is to look again
 	ended  chan struct{} // has one when there is something in remains
 
-	mu        sync.Mutex // guards what follows, and all sandboxes
-	sandboxes map[string]*sandbox
+	mu        sync.Mutex          // guards what follows, and all sandboxes
+	sandboxes map[string]*sandbox // and snapshots, by id
 	pending   map[string]*sandbox // those of which a copy is to be made
 	busy      map[string]bool     // sandboxes, by id, that something is done for now
 	down      int                 // how often the store has failed on end
@@ -76,13 +81,14 @@ type Replicator struct {
 	answers   bool                // it has answered since
 	outages   spell               // in which it is down
 	failures  int                 // attempts that have failed, of all sandboxes
-	remains   []string            // indexes of copies of sandboxes that have ended
+	remains   []string            // indexes of copies of what has ended
 	changed   chan struct{}       // closed and replaced when somebody may have waited for it
 }
 
-// sandbox is what is known of one.
+// sandbox is what is known of one, or of a snapshot.
 type sandbox struct {
 	id      string
+	kind    string // for the log: "sandbox" or "snapshot"
 	wanted  string // the checkpoint of which there is to be a copy; "" if it has not slept
 	told    int    // how often that was said
 	since   time.Time
@@ -123,22 +129,47 @@ func New(ctx context.Context, o Options) (*Replicator, error) {
 		sent:   prometheus.NewCounter(prometheus.CounterOpts{Name: "drowse_replica_bytes_total", Help: "Bytes sent to object storage for copies of checkpoints."}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{Name: "drowse_replica_failures_total", Help: "Attempts to copy a checkpoint to object storage that failed."}),
 	}
+	if o.Blobs == nil {
+		return r, nil
+	}
 	all, err := o.Store.Replicas(ctx, o.Server)
 	if err != nil {
 		return nil, fmt.Errorf("read which checkpoints have copies: %w", err)
 	}
 	for _, x := range all {
-		r.sandboxes[x.Sandbox] = &sandbox{id: x.Sandbox, replica: &x}
+		r.sandbox(x.Of(), kindOf(x)).replica = &x
+	}
+	if o.Measured != nil {
+		o.Measured(r.Collector())
 	}
 	return r, nil
 }
 
+// The kinds of what has copies.
+const (
+	ofSandbox  = "sandbox"
+	ofSnapshot = "snapshot"
+)
+
+func kindOf(x store.Replica) string {
+	if x.Snapshot != "" {
+		return ofSnapshot
+	}
+	return ofSandbox
+}
+
 // Slept says that a sandbox sleeps with a checkpoint now: it is copied, unless it has its
 // copy.
-func (r *Replicator) Slept(id, checkpoint string) {
+func (r *Replicator) Slept(id, checkpoint string) { r.want(id, ofSandbox, checkpoint) }
+
+// want says that a checkpoint is to have its copy, if anything is copied.
+func (r *Replicator) want(id, kind, checkpoint string) {
+	if r.o.Blobs == nil {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.sandbox(id)
+	s := r.sandbox(id, kind)
 	s.told++
 	if s.has(checkpoint) {
 		s.wanted = checkpoint
@@ -156,17 +187,18 @@ func (r *Replicator) Slept(id, checkpoint string) {
 	r.look()
 }
 
-// Taken says that this server has a sandbox now that another one had, and what its copy is.
+// Taken says that this server has a sandbox or a snapshot now that another one had, and what
+// its copy is.
 func (r *Replicator) Taken(x store.Replica) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.sandbox(x.Sandbox)
+	s := r.sandbox(x.Of(), kindOf(x))
 	s.told++
 	s.replica, s.wanted, s.whole, s.made = &x, x.Checkpoint, false, nil
 	r.settle(s)
 }
 
-// Ended says that a sandbox has ended. Its copy is removed.
+// Ended says that a sandbox has ended, or that a snapshot was removed. Its copy is removed.
 func (r *Replicator) Ended(id string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +207,7 @@ func (r *Replicator) Ended(id string) {
 		return
 	}
 	s.ended = true
-	r.forget(s, errdef.New(errdef.NotFound, "sandbox_terminated", "sandbox %s has ended, and its checkpoint is not copied any more", id))
+	r.forget(s, errdef.New(errdef.NotFound, "sandbox_terminated", "%s %s has ended, and its checkpoint is not copied any more", s.kind, id))
 	if s.replica != nil {
 		r.leave(s.replica.Index)
 	}
@@ -184,15 +216,12 @@ func (r *Replicator) Ended(id string) {
 	}
 }
 
-// Lost says that another server has a sandbox now, and its copy.
+// Lost says that another server has a sandbox or a snapshot now, and its copy.
 func (r *Replicator) Lost(id string) {
-	if r == nil {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if s := r.sandboxes[id]; s != nil {
-		r.forget(s, errdef.New(errdef.Unavailable, codePending, "another server has sandbox %s now, and copies its checkpoint", id).
+		r.forget(s, errdef.New(errdef.Unavailable, codePending, "another server has %s %s now, and copies its checkpoint", s.kind, id).
 			WithRemedy("ask again; that server will answer"))
 	}
 }
@@ -264,7 +293,7 @@ func (s *sandbox) pendingError(failure error) error {
 	return err.WithRemedy("wait: it is copied in the background").With("sandbox", s.id)
 }
 
-// Drain waits until every sandbox that sleeps has its copy. It is an errdef.Unavailable with
+// Drain waits until every sandbox that sleeps and every snapshot has its copy. It is an errdef.Unavailable with
 // code "replica_pending" when ctx ends before, when an attempt has failed for each that has
 // none, and at once while the store is down.
 func (r *Replicator) Drain(ctx context.Context) error {
@@ -283,8 +312,8 @@ func (r *Replicator) Drain(ctx context.Context) error {
 	}
 }
 
-// allFailed returns why one of the sandboxes without a copy has none, if for each of them
-// an attempt has failed since.
+// allFailed returns why one of those without a copy has none, if for each of them an attempt
+// has failed since.
 func (r *Replicator) allFailed(since int) (failure error) {
 	for _, s := range r.pending {
 		switch {
@@ -298,9 +327,9 @@ func (r *Replicator) allFailed(since int) (failure error) {
 	return failure
 }
 
-// undrained says that so many sandboxes have no copy, and why, if that is known.
+// undrained says that so many have no copy, and why, if that is known.
 func undrained(left int, failure error) error {
-	err := errdef.New(errdef.Unavailable, codePending, "%d sandboxes sleep without a copy of their checkpoint", left)
+	err := errdef.New(errdef.Unavailable, codePending, "%d sandboxes that sleep and snapshots have no copy", left)
 	if failure != nil {
 		err = errdef.New(errdef.Unavailable, codePending, "%s: %w", err.Message, failure)
 	}
@@ -325,10 +354,10 @@ func (r *Replicator) Sweep(ctx context.Context) error {
 
 // The rest of this file is called by who holds mu.
 
-func (r *Replicator) sandbox(id string) *sandbox {
+func (r *Replicator) sandbox(id, kind string) *sandbox {
 	s := r.sandboxes[id]
 	if s == nil {
-		s = &sandbox{id: id}
+		s = &sandbox{id: id, kind: kind}
 		r.sandboxes[id] = s
 	}
 	return s
@@ -358,7 +387,7 @@ func (r *Replicator) forget(s *sandbox, why error) {
 	r.tell()
 }
 
-// leave has the copy of a sandbox that has ended removed.
+// leave has the copy of what has ended removed.
 func (r *Replicator) leave(index string) {
 	if len(r.remains) < mostRemains {
 		r.remains = append(r.remains, index)
@@ -366,7 +395,7 @@ func (r *Replicator) leave(index string) {
 	}
 }
 
-// waiting returns how many sandboxes sleep without a copy, and since when the first does.
+// waiting returns how many have no copy, and since when the first does not.
 func (r *Replicator) waiting() (n int, since time.Time) {
 	for _, s := range r.pending {
 		if s.rests {

@@ -380,13 +380,13 @@ func (d *database) PutReplica(ctx context.Context, r store.Replica) (*store.Repl
 	defer d.mu.Unlock()
 	switch {
 	case d.owner != "":
-		return nil, store.ErrElsewhere("sandbox "+r.Sandbox, d.owner)
-	case d.slept[r.Sandbox] == nil:
-		return nil, errdef.New(errdef.NotFound, "sandbox_not_found", "there is no sandbox %s", r.Sandbox)
+		return nil, store.ErrElsewhere("sandbox "+r.Of(), d.owner)
+	case d.slept[r.Of()] == nil:
+		return nil, errdef.New(errdef.NotFound, "sandbox_not_found", "there is no sandbox %s", r.Of())
 	}
 	d.commits = append(d.commits, r.Checkpoint)
-	before, had := d.replicas[r.Sandbox]
-	d.replicas[r.Sandbox] = r
+	before, had := d.replicas[r.Of()]
+	d.replicas[r.Of()] = r
 	if !had {
 		return nil, nil
 	}
@@ -403,9 +403,12 @@ func (d *database) Replica(_ context.Context, id string) (store.Replica, error) 
 	return r, nil
 }
 
-func (d *database) Replicas(context.Context, string) ([]store.Replica, error) {
+func (d *database) Replicas(_ context.Context, owner string) ([]store.Replica, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if owner != "" && owner != d.self {
+		return nil, fmt.Errorf("what server %s has is asked for", owner)
+	}
 	return slices.Collect(maps.Values(d.replicas)), nil
 }
 
@@ -437,6 +440,81 @@ func TestWhatSleepsIsCopiedOnce(t *testing.T) {
 			t.Errorf("state of an unknown sandbox: %+v", s)
 		}
 	})
+}
+
+// TestSnapshotsAreCopied: one that stays is copied once, and that goes with it.
+func TestSnapshotsAreCopied(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		keep := func(id string, change func(*store.Snapshot)) store.Snapshot {
+			snap := store.Snapshot{ID: id, Checkpoint: lifecycle.Checkpoint{ID: "of " + id}}
+			change(&snap)
+			w.mu.Lock()
+			s := w.sleeper(id)
+			s.checkpoint, s.data = snap.Checkpoint.ID, []byte("a\n")
+			w.mu.Unlock()
+			w.Keep(snap)
+			return snap
+		}
+		snap := keep("s0", func(*store.Snapshot) {})
+		if got := w.DescribeSnapshot(snap).Durability; got != store.Local {
+			t.Errorf("before it is copied it is %q", got)
+		}
+		result := keep("s1", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "tea" })
+		keep("passing", func(snap *store.Snapshot) { snap.Passing = true })
+		keep("undo", func(snap *store.Snapshot) { snap.Undo = true })
+		keep("step", func(snap *store.Snapshot) { snap.Config.Build = "b" })
+		w.drained()
+		w.Keep(snap)
+		w.drained()
+		if w.exported() != 2 {
+			t.Errorf("copied are %q", w.exports)
+		}
+		for _, x := range []store.Snapshot{snap, result} {
+			w.wantCopy(x.ID, "of "+x.ID, "a\n")
+			if r := w.replicas[x.ID]; r.Snapshot != x.ID || r.Sandbox != "" || !strings.HasPrefix(r.Index, "sandboxes/"+x.ID+"/") {
+				t.Errorf("its copy is %+v", r)
+			}
+			if got := w.DescribeSnapshot(x).Durability; got != store.Replicated {
+				t.Errorf("snapshot %s is %q", x.ID, got)
+			}
+		}
+		w.stop()
+		for _, id := range []string{"passing", "undo", "step"} {
+			delete(w.slept, id)
+		}
+		w.start()
+		w.Keep(snap) // the next server knows what is there
+		w.drained()
+		w.end("s0")
+		synctest.Wait()
+		if w.exported() != 2 || len(w.keys()) != 2 {
+			t.Errorf("copied are %q; left are %q", w.exports, w.keys())
+		}
+	})
+}
+
+// TestNowhere: without object storage nothing is copied, and nobody waits for it.
+func TestNowhere(t *testing.T) {
+	r, err := New(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb := store.Sandbox{ID: "i0", Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &lifecycle.Checkpoint{ID: "c"}}}
+	snap := store.Snapshot{ID: "s0", Checkpoint: lifecycle.Checkpoint{ID: "c"}, Durability: store.Replicated}
+	r.Follow(lifecycle.Record{}, sb)
+	r.Keep(snap)
+	r.Run(t.Context())
+	if err := r.Drain(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if got := r.Describe(sb).Durability; got != "" {
+		t.Errorf("its checkpoint is %q", got)
+	}
+	if got := r.DescribeSnapshot(snap).Durability; got != "" {
+		t.Errorf("the snapshot is %q", got)
+	}
+	r.Lost("i0")
+	r.Ended("s0")
 }
 
 // TestTheNextCopySendsWhatHasChanged, and what only the last one needed is removed.
@@ -1069,7 +1147,7 @@ func TestClientsLearnNothingOfTheServer(t *testing.T) {
 		{blob("blobs_unavailable"), "the object storage does not answer, or refuses what it is asked; the server's log has more"},
 		{blob("blobs_unusable"), "the object storage or the server's database has failed; the server's log has more"},
 		{commit(errdef.New(errdef.Unavailable, "store_unavailable", "the database is %s", secret)), "the server cannot read or write its database; the server's log has more"},
-		{commit(store.ErrElsewhere("sandbox i0", secret)), "another server has the sandbox; the server's log has more"},
+		{commit(store.ErrElsewhere("sandbox i0", secret)), "another server has it; the server's log has more"},
 		{export(fmt.Errorf("read %s: %w", secret, io.ErrUnexpectedEOF)), "the server cannot read its checkpoint; the server's log has more"},
 		{export(errdef.New(errdef.Unavailable, "checkpoint_damaged", "%s is damaged", secret)), "files of its checkpoint are damaged; the server's log has more"},
 		{export(errdef.New(errdef.NotFound, "sandbox_not_found", "%s is not there", secret)), "the server does not have it any more; the server's log has more"},
@@ -1108,7 +1186,7 @@ func TestWhatIsLogged(t *testing.T) {
 		}, "checkpoints cannot be copied now", "checkpoints are copied again"},
 		{func(w *world, err error) {
 			fail(w, &w.exportFails, func(context.Context, string) error { return err })
-		}, "a checkpoint was not copied", "the sandbox's checkpoint is copied again"},
+		}, "a checkpoint was not copied", "the checkpoint is copied again"},
 	} {
 		inBubble(t, func(t *testing.T, w *world) {
 			want := func(began, over int) {
@@ -1222,7 +1300,7 @@ func TestLostCopiesAreMadeAgain(t *testing.T) {
 		if w.exported() != 3 || w.blobs[markerKey].data == nil {
 			t.Errorf("%d exports; %q", w.exported(), w.keys())
 		}
-		if log := w.log.String(); strings.Count(log, "level=WARN msg=\"the object") != 1 || !strings.Contains(log, "sandboxes=1") || strings.Count(log, "failedFor") != 1 {
+		if log := w.log.String(); strings.Count(log, "level=WARN msg=\"the object") != 1 || !strings.Contains(log, "copies=1") || strings.Count(log, "failedFor") != 1 {
 			t.Errorf("the log has %s", log)
 		}
 		w.sleep("i1", "c2", "c\nd\n")

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	atOnce = 2 // sandboxes
+	atOnce = 2 // sandboxes or snapshots
 
 	firstBackoff = time.Second
 	mostBackoff  = time.Minute
@@ -83,6 +83,9 @@ type result struct {
 func (r *Replicator) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
+	if r.o.Blobs == nil {
+		return
+	}
 	if m := (marker{r}); r.o.Server != "" && !m.found(ctx) {
 		running.Go(func() { m.put(ctx) })
 	}
@@ -189,7 +192,7 @@ func (r *Replicator) attempt(j *job) result {
 	}
 	before, err := r.o.Store.PutReplica(j.ctx, m.replica)
 	if err != nil {
-		err = fmt.Errorf("commit copy of sandbox %s: %w", j.s.id, err)
+		err = fmt.Errorf("commit copy of %s %s: %w", j.s.kind, j.s.id, err)
 	}
 	_, elsewhere := store.Elsewhere(err)
 	refused := elsewhere || errdef.Is(err, errdef.NotFound)
@@ -239,7 +242,12 @@ func (r *Replicator) upload(j *job) result {
 		return result{err: err, store: to.failed.Load()}
 	}
 	m.index = index
-	m.replica = store.Replica{Sandbox: j.s.id, Checkpoint: x.Checkpoint, Index: key, Bytes: index.Size(), At: r.o.Now()}
+	m.replica = store.Replica{Checkpoint: x.Checkpoint, Index: key, Bytes: index.Size(), At: r.o.Now()}
+	if j.s.kind == ofSnapshot {
+		m.replica.Snapshot = j.s.id
+	} else {
+		m.replica.Sandbox = j.s.id
+	}
 	return result{made: m}
 }
 
@@ -254,7 +262,7 @@ func (r *Replicator) readBase(j *job, m *made) error {
 	case errdef.CodeOf(err) == "blobs_unavailable", j.ctx.Err() != nil:
 		return err
 	case err != nil:
-		r.o.Log.Warn("copying a checkpoint as a whole: the index of the last copy cannot be read", "sandbox", j.s.id, "err", err)
+		r.o.Log.Warn("copying a checkpoint as a whole: the index of the last copy cannot be read", j.s.kind, j.s.id, "err", err)
 		return nil
 	}
 	m.base, m.baseKey = &x, j.base.Index
@@ -343,7 +351,7 @@ func (r *Replicator) copied(j *job, res result) (unneeded []string) {
 		}
 		if len(m.index.Uploads) > 1 && as != m.baseKey && as != m.replica.Index {
 			// Somebody has replaced the copy to which this one refers, and may have removed it.
-			r.o.Log.Warn("copying a checkpoint again: the copy that it refers to was replaced", "sandbox", s.id)
+			r.o.Log.Warn("copying a checkpoint again: the copy that it refers to was replaced", s.kind, s.id)
 			s.doubt(m.replica)
 			r.look()
 			return nil
@@ -369,7 +377,7 @@ func (r *Replicator) rest(j *job, res result) {
 	j.s.rests, j.s.err = true, nil
 	if errdef.CodeOf(res.err) != "not_paused" {
 		j.s.err = failureOf(res)
-		r.o.Log.Warn("a checkpoint is not copied: this server has it no more", "sandbox", j.s.id, "err", res.err)
+		r.o.Log.Warn("a checkpoint is not copied: this server has it no more", j.s.kind, j.s.id, "err", res.err)
 	}
 	r.tell()
 }
@@ -383,14 +391,14 @@ func (r *Replicator) fail(j *job, res result) {
 	s.err, s.failed, s.made = failureOf(res), r.failures, res.made
 	r.tell()
 	if res.store {
-		r.failStore(now, res, "sandbox", s.id)
+		r.failStore(now, res, s.kind, s.id)
 		return
 	}
 	r.down = 0
 	s.attempts++
 	s.next = now.Add(max(backoff(s.attempts), min(now.Sub(j.began), mostRest)))
 	if s.fails.fails(now) {
-		r.o.Log.Warn("a checkpoint was not copied; trying again", "sandbox", s.id, "failingFor", now.Sub(s.fails.since), "err", res.err)
+		r.o.Log.Warn("a checkpoint was not copied; trying again", s.kind, s.id, "failingFor", now.Sub(s.fails.since), "err", res.err)
 	}
 }
 
@@ -415,7 +423,7 @@ func (r *Replicator) logUp() {
 func (r *Replicator) logSuccess(s *sandbox) {
 	r.logUp()
 	if lasted, failed := s.fails.ends(r.o.Now()); failed {
-		r.o.Log.Info("the sandbox's checkpoint is copied again", "sandbox", s.id, "failedFor", lasted)
+		r.o.Log.Info("the checkpoint is copied again", s.kind, s.id, "failedFor", lasted)
 	}
 }
 

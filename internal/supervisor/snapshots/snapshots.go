@@ -28,6 +28,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/putoff"
 	"github.com/drowse-dev/drowse/internal/supervisor/quota"
+	"github.com/drowse-dev/drowse/internal/supervisor/replication"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
 
@@ -50,6 +51,8 @@ type Options struct {
 	AgentToken func(sandbox string) string
 	Slots      *quota.Slots
 	Space      *space.Disk
+	// Copies has the snapshots of this server copied to object storage.
+	Copies *replication.Replicator
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
 	// Relieve makes room where the disk is full, and returns whether it has.
@@ -101,30 +104,11 @@ func Open(ctx context.Context, o Options) (*Shelf, error) {
 		s.byID[snap.ID] = snap
 		if s.o.has(snap) {
 			o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+			o.Copies.Keep(snap)
 		}
 	}
 	s.again.Read = s.RefreshSnapshots
 	return s, nil
-}
-
-// RefreshSnapshots takes over which snapshots other servers have. What this one has it alone
-// changes.
-func (s *Shelf) RefreshSnapshots(ctx context.Context) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	list, err := s.o.Store.Snapshots(ctx)
-	if err != nil {
-		return fmt.Errorf("read snapshots again: %w", err)
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.byID, func(_ string, snap store.Snapshot) bool { return !s.o.has(snap) })
-	for _, snap := range list {
-		if !s.o.has(snap) {
-			s.byID[snap.ID] = snap
-		}
-	}
-	return nil
 }
 
 // has reports whether this server has the files of a snapshot.
@@ -350,11 +334,11 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 	}
 	c := sb.Config
 	c.Name, c.Previews, c.Idempotency, c.Before, c.Build = "", nil, nil, nil, req.Build
-	return store.Snapshot{
-		ID: NewID(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
+	return s.described(store.Snapshot{
+		ID: NewID(), Owner: s.o.Store.Self(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
 		ExpiresAt: req.ExpiresAt.UTC().Truncate(time.Microsecond), Pinned: req.Pinned, KeepLast: req.KeepLast,
-	}
+	})
 }
 
 // Commit makes a change of a sandbox durable, with a snapshot of it unless that is nil.
@@ -374,11 +358,10 @@ func (s *Shelf) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.byID[snap.ID] = *snap
-	s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+	s.add(*snap)
 	for _, x := range gone {
-		delete(s.byID, x.ID)
-		s.o.Slots.HoldKept(x.Key, -x.DiskMiB())
+		s.drop(x)
+		s.o.Copies.Ended(x.ID)
 	}
 	s.replaced = append(s.replaced, gone...)
 	s.look()
@@ -435,10 +418,14 @@ func (s *Shelf) ByID(id string) (store.Snapshot, error) {
 // an API key. One that is unknown is an errdef.NotFound with code "snapshot_not_found".
 func (s *Shelf) Snapshot(key, ref string) (store.Snapshot, error) {
 	look := func() (store.Snapshot, error) {
-		if snap, ok := s.named(key, ref); ok {
-			return snap, nil
+		snap, ok := s.named(key, ref)
+		if !ok {
+			var err error
+			if snap, err = s.find(ref); err != nil {
+				return snap, err
+			}
 		}
-		return s.find(ref)
+		return s.described(snap), nil
 	}
 	if formOfTemplate.MatchString(ref) { // no other server has just called a snapshot so
 		s.mu.Lock()
@@ -484,7 +471,11 @@ func (s *Shelf) OwnSnapshots() []store.Snapshot {
 func (s *Shelf) AllSnapshots() []store.Snapshot {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.SortedFunc(maps.Values(s.byID), newestFirst)
+	all := slices.SortedFunc(maps.Values(s.byID), newestFirst)
+	for i := range all {
+		all[i] = s.described(all[i])
+	}
+	return all
 }
 
 func newestFirst(a, b store.Snapshot) int {
@@ -542,8 +533,8 @@ func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.byID, snap.ID)
-	s.o.Slots.HoldKept(snap.Key, -snap.DiskMiB())
+	s.drop(snap)
+	s.o.Copies.Ended(snap.ID)
 	return snap, nil
 }
 

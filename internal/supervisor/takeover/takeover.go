@@ -1,13 +1,14 @@
-// Package takeover moves sandboxes from a server that is gone, or that offers them, to one
-// that is asked for them. Servers that have one database copy what sleeps on them to one
-// object storage; what a server had is made again from there. Whether it may be taken is
-// decided by the store, in the commit. The one that was gone gives up what others have when
-// it is back.
+// Package takeover moves sandboxes and snapshots from a server that is gone, and sandboxes from
+// one that offers them, to one that is asked for them. Servers that have one database copy
+// what sleeps on them, and snapshots, to one object storage; what a server had is made again
+// from there. Whether it may be taken is decided by the store, in the commit. The one that
+// was gone gives up what others have when it is back.
 package takeover
 
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/replication"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 )
@@ -29,7 +31,8 @@ import (
 // Options is what a Taker works with.
 type Options struct {
 	Store    store.Store
-	Replicas *replication.Replicator // nil where nothing is copied, and nothing taken over
+	Replicas *replication.Replicator
+	Shelf    func() *snapshots.Shelf
 	Carrier  moving.Carrier
 	Layers   *layer.Store
 	Space    *space.Disk
@@ -79,12 +82,17 @@ func (t *Taker) Leave(id string, remove func() error) {
 // New returns the Taker of a supervisor that works until ctx ends.
 func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} }
 
-// TakeOver makes a sandbox of another server, which is gone, this server's, and returns
-// when that is committed. It sleeps then. Until the commit, which [store.Replicas] says what
-// forbids, nothing has changed.
-func (t *Taker) TakeOver(ctx context.Context, id string) error { return t.takeOver(ctx, id, false) }
+// TakeOver makes a sandbox or a snapshot of another server, which is gone, this server's, and
+// returns when that is committed. A sandbox sleeps then. Until the commit, which
+// [store.Replicas] says what forbids, nothing has changed.
+func (t *Taker) TakeOver(ctx context.Context, id string) error {
+	if snapshots.IsID(id) {
+		return t.takeOverSnapshot(ctx, id)
+	}
+	return t.takeOver(ctx, id, false)
+}
 
-// takeOver is TakeOver, or takes what is offered.
+// takeOver is TakeOver of a sandbox, or takes one that is offered.
 func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
 	sb, err := t.o.Store.Sandbox(ctx, id)
 	if err == nil {
@@ -93,10 +101,28 @@ func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
 	if err != nil {
 		return err
 	}
+	return t.fetch(ctx, of{
+		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) { return t.o.Replicas.Open(ctx, sb) },
+		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
+			return t.o.Carrier.ExpectTaken(ctx, m, sb)
+		},
+		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commit(a, sb, replica, offered) },
+	})
+}
+
+// of is how what is taken over is read, judged and committed.
+type of struct {
+	open   func(ctx context.Context) (io.ReadCloser, store.Replica, error)
+	expect func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error)
+	commit func(a *moving.Arrival, replica store.Replica) error
+}
+
+// fetch makes a checkpoint of a copy, and has it committed.
+func (t *Taker) fetch(ctx context.Context, x of) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
-	from, replica, err := t.o.Replicas.Open(ctx, sb)
+	from, replica, err := x.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -105,16 +131,19 @@ func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
 	if err != nil {
 		return err
 	}
-	a, err := t.o.Carrier.ExpectTaken(ctx, r.Manifest, sb)
+	a, err := x.expect(ctx, r.Manifest)
 	if err != nil {
 		return err
 	}
 	return t.o.Carrier.Bring(ctx, a, r, t.o.Removals, func() error {
-		if err := a.Place(); err != nil {
-			t.remove(a)
-			return err
+		err := a.Place()
+		if err == nil {
+			if err = x.commit(a, replica); !store.Refused(err) {
+				return err
+			}
 		}
-		return t.commit(a, sb, replica, offered)
+		t.remove(a)
+		return err
 	})
 }
 
@@ -143,19 +172,16 @@ func (t *Taker) remove(a *moving.Arrival) {
 			errs = append(errs, t.o.Layers.RemoveLayer(id))
 		}
 		return errors.Join(errs...)
-	}, "copy could not be removed", "sandbox", a.ID)
+	}, "copy could not be removed", "of", a.ID)
 }
 
 // again is how long to wait before it is asked once more what has become of a commit.
 const again = time.Second
 
-// commit commits that this server has a sandbox, whose checkpoint is in its place. It returns
-// when that has happened, or certainly will not; or when the supervisor stops: then the next
-// start sees it in the record.
+// commit commits that this server has a sandbox, whose checkpoint is in its place.
 func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica, offered bool) error {
 	res, err := lifecycle.Step(sb.Record, a.Taken(sb, offered), ids.Now())
 	if err != nil || !res.Changed {
-		t.remove(a)
 		return store.ErrChanged(sb.ID)
 	}
 	next := sb
@@ -164,46 +190,12 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 		return is.Record.Checkpoint != nil && is.Record.Checkpoint.ID == a.Checkpoint.ID
 	})
 	if err != nil {
-		if store.Refused(err) {
-			t.remove(a)
-		}
 		return err
 	}
-	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
-	t.o.Arrived(next, sb.Record, res)
+	t.arrive(next, sb.Record, res)
 	return nil
-}
-
-// take commits that this server has a sandbox, of which the stored record is done if that is
-// its own. It returns when that has happened, or was refused; or when the supervisor stops.
-func (t *Taker) take(next store.Sandbox, entries []lifecycle.Entry, done func(store.Sandbox) bool) error {
-	ctx := context.WithoutCancel(t.ctx)
-	for unsure := false; ; {
-		var err error
-		if unsure { // it may have happened, and an answer was lost
-			is, failed := t.o.Store.Sandbox(ctx, next.ID)
-			if failed == nil && is.Owner == t.o.Store.Self() && done(is) {
-				return nil
-			}
-			err = failed
-			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
-		}
-		if !unsure {
-			if err = t.o.Tenure.Check(); err == nil {
-				err = t.o.Tenure.Heard(t.o.Store.Take(ctx, next, entries))
-				unsure = err != nil && !store.Refused(err)
-			}
-			if err == nil || store.Refused(err) {
-				return err
-			}
-		}
-		t.o.Log.Warn("it is not known yet whether a sandbox was taken over", "sandbox", next.ID, "err", err)
-		if !insist.Sleep(t.ctx, again) {
-			return err
-		}
-	}
 }
 
 // EndLost ends a sandbox of another server that is gone. What that server has of it, it removes
@@ -219,18 +211,63 @@ func (t *Taker) EndLost(ctx context.Context, id, actor string) error {
 	}
 	next := sb
 	next.Record, next.Config = res.Record, sb.Config.Settled(res.Record)
-	err = t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated })
-	if err != nil {
+	if err := t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated }); err != nil {
 		return err
 	}
-	next.Owner, next.Rev = t.o.Store.Self(), next.Rev+1
-	t.o.Arrived(next, sb.Record, res)
+	t.arrive(next, sb.Record, res)
 	return nil
 }
 
-// Disown gives up the sandboxes that other servers have taken over while this one could
-// not renew its lease.
+// arrive makes a sandbox known that was taken.
+func (t *Taker) arrive(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {
+	sb.Owner, sb.Rev = t.o.Store.Self(), sb.Rev+1
+	t.o.Arrived(sb, before, res)
+}
+
+// take commits that this server has a sandbox. The stored record is done if that has happened.
+func (t *Taker) take(next store.Sandbox, entries []lifecycle.Entry, done func(store.Sandbox) bool) error {
+	return t.decide(next.ID, func(ctx context.Context) (bool, error) {
+		is, err := t.o.Store.Sandbox(ctx, next.ID)
+		return err == nil && is.Owner == t.o.Store.Self() && done(is), err
+	}, func(ctx context.Context) error { return t.o.Store.Take(ctx, next, entries) })
+}
+
+// decide commits that something is this server's. It returns when that has happened, or is
+// refused; or when the supervisor stops: then the next start sees it in the record. has
+// reports whether it has happened.
+func (t *Taker) decide(id string, has func(ctx context.Context) (bool, error), take func(ctx context.Context) error) (err error) {
+	ctx := context.WithoutCancel(t.ctx)
+	for unsure := false; ; {
+		if unsure { // it may have happened, and an answer was lost
+			done, failed := has(ctx)
+			if done {
+				return nil
+			}
+			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
+		}
+		if !unsure {
+			if err = t.o.Tenure.Check(); err == nil {
+				err = t.o.Tenure.Heard(take(ctx))
+				unsure = err != nil && !store.Refused(err)
+			}
+			if err == nil || store.Refused(err) {
+				return err
+			}
+		}
+		t.o.Log.Warn("it is not known yet whether what another server had was taken over", "of", id, "err", err)
+		if !insist.Sleep(t.ctx, again) {
+			return err
+		}
+	}
+}
+
+// Disown gives up the sandboxes and snapshots that other servers have taken over while this
+// one could not renew its lease.
 func (t *Taker) Disown(ctx context.Context) error {
+	return errors.Join(t.disown(ctx), t.o.Shelf().RefreshSnapshots(ctx))
+}
+
+func (t *Taker) disown(ctx context.Context) error {
 	all, err := t.o.Store.Others(ctx)
 	for id := range all {
 		if !t.o.Knows(id) {
@@ -249,14 +286,9 @@ func (t *Taker) Disown(ctx context.Context) error {
 	return err
 }
 
-// AwaitCopies returns when all that sleep here are in object storage as they sleep, if there
-// is any.
-func (t *Taker) AwaitCopies(ctx context.Context) error {
-	if t.o.Replicas == nil {
-		return nil
-	}
-	return t.o.Replicas.Drain(ctx)
-}
+// AwaitCopies returns when all that sleep here are in object storage as they sleep, and all
+// snapshots, if there is any.
+func (t *Taker) AwaitCopies(ctx context.Context) error { return t.o.Replicas.Drain(ctx) }
 
-// SweepCopies removes from object storage what no sandbox of any server needs.
+// SweepCopies removes from object storage what nothing of any server needs.
 func (t *Taker) SweepCopies(ctx context.Context) error { return t.o.Replicas.Sweep(ctx) }

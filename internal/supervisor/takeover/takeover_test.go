@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // late is a store in which something happens after it was read which sandboxes others have.
@@ -49,6 +50,10 @@ func TestDisown(t *testing.T) {
 	if err := one.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	shelf, err := snapshots.Open(t.Context(), snapshots.Options{Store: two})
+	if err != nil {
+		t.Fatal(err)
+	}
 	knows, left := []string{"lost"}, []string{}
 	taker := New(t.Context(), Options{
 		Store: late{two, func() {
@@ -59,6 +64,7 @@ func TestDisown(t *testing.T) {
 			}
 			knows = append(knows, "coming")
 		}},
+		Shelf: func() *snapshots.Shelf { return shelf },
 		Knows: func(id string) bool { return slices.Contains(knows, id) },
 		Left:  func(id, server string) { left = append(left, id+" to "+server) },
 	})

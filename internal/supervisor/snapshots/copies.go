@@ -1,0 +1,110 @@
+package snapshots
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
+)
+
+// RefreshSnapshots takes over which snapshots other servers have. What this one has it alone
+// changes, but for two things: what it has taken over comes with this, and what others have
+// taken over meanwhile goes.
+func (s *Shelf) RefreshSnapshots(ctx context.Context) error {
+	lost, err := s.refresh(ctx)
+	for _, snap := range lost {
+		s.o.Log.Warn("another server has taken a snapshot over: what is here of it is removed", "snapshot", snap.ID, "name", snap.Name)
+		s.removeOf(snap)
+	}
+	return err
+}
+
+// refresh returns the snapshots that this server had until now.
+func (s *Shelf) refresh(ctx context.Context) (lost []store.Snapshot, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	list, err := s.o.Store.Snapshots(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("read snapshots again: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	was := s.byID
+	s.byID = map[string]store.Snapshot{}
+	for _, snap := range list {
+		before, known := was[snap.ID]
+		had := known && s.o.has(before)
+		switch {
+		case had && s.o.has(snap):
+			s.byID[snap.ID] = before
+		case s.o.has(snap):
+			s.add(snap)
+			s.look()
+		case had:
+			lost = append(lost, before)
+			s.drop(before)
+			s.o.Copies.Lost(snap.ID)
+			s.byID[snap.ID] = snap
+		default:
+			s.byID[snap.ID] = snap
+		}
+	}
+	for id, before := range was {
+		if _, there := s.byID[id]; !there && s.o.has(before) { // a commit that was believed to have failed
+			s.byID[id] = before
+		}
+	}
+	return lost, nil
+}
+
+// add makes a snapshot known that this server has from now on, and drop forgets one. The caller
+// holds mu.
+func (s *Shelf) add(snap store.Snapshot) {
+	s.byID[snap.ID] = snap
+	s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+	s.o.Copies.Keep(snap)
+}
+
+func (s *Shelf) drop(snap store.Snapshot) {
+	delete(s.byID, snap.ID)
+	s.o.Slots.HoldKept(snap.Key, -snap.DiskMiB())
+}
+
+// described returns a snapshot with where it is kept. The store knows which of other servers
+// have copies.
+func (s *Shelf) described(snap store.Snapshot) store.Snapshot {
+	is := s.o.Copies.DescribeSnapshot(snap)
+	if !s.o.has(snap) && is.Durability != "" {
+		is.Durability = cmp.Or(snap.Durability, store.Local)
+	}
+	return is
+}
+
+// OwnerOfSnapshot returns the server that has a snapshot now.
+func (s *Shelf) OwnerOfSnapshot(ctx context.Context, id string) (server string, err error) {
+	if err := s.RefreshSnapshots(ctx); err != nil {
+		return "", err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	snap, err := s.find(id)
+	return snap.Owner, err
+}
+
+// ExportSnapshot returns what reads a snapshot of this server for a copy, until the server
+// stops.
+func (s *Shelf) ExportSnapshot(ctx, server context.Context, by moving.Carrier, id string) (*moving.Export, error) {
+	snap, err := s.ByID(id)
+	if err != nil {
+		return nil, err
+	}
+	done := s.Read(snap.Checkpoint)
+	release := sync.OnceFunc(func() {
+		done()
+		s.removeOf(snap) // if it was removed meanwhile
+	})
+	return by.Export(ctx, moving.Right{Context: server, Sandbox: moving.OfSnapshot(snap), Release: release})
+}

@@ -1,0 +1,73 @@
+package takeover
+
+import (
+	"context"
+	"io"
+
+	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/moving"
+)
+
+// takeOverSnapshot is TakeOver of a snapshot. Sandboxes start from it as from one that was taken
+// here; those of its server that share layers with it keep them.
+func (t *Taker) takeOverSnapshot(ctx context.Context, id string) error {
+	if _, err := t.o.Shelf().OwnerOfSnapshot(ctx, id); err != nil { // which reads them again
+		return err
+	}
+	snap, err := t.o.Shelf().Snapshot("", id)
+	if err == nil {
+		err = t.maySnapshot(ctx, snap) // it is not fetched in vain
+	}
+	if err != nil {
+		return err
+	}
+	return t.fetch(ctx, of{
+		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) {
+			return t.o.Replicas.OpenSnapshot(ctx, snap)
+		},
+		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
+			return t.o.Carrier.ExpectSnapshot(ctx, m, snap)
+		},
+		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commitSnapshot(a, snap, replica) },
+	})
+}
+
+// maySnapshot returns why the store would refuse now that a snapshot is taken over.
+func (t *Taker) maySnapshot(ctx context.Context, snap store.Snapshot) error {
+	servers, err := t.o.Store.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	replica, err := t.o.Store.Replica(ctx, snap.ID)
+	if err != nil && !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	return replica.TakesSnapshot(snap, snap, t.o.Store.Self(), store.Gone(servers, t.o.Store.Self(), snap.Owner))
+}
+
+// commitSnapshot commits that this server has a snapshot, whose checkpoint is in its place.
+func (t *Taker) commitSnapshot(a *moving.Arrival, snap store.Snapshot, replica store.Replica) error {
+	err := t.decide(a.ID, func(ctx context.Context) (bool, error) {
+		all, err := t.o.Store.Snapshots(ctx)
+		for _, is := range all {
+			if is.ID == snap.ID {
+				return is.Owner == t.o.Store.Self() && is.Checkpoint.ID == a.Checkpoint.ID, err
+			}
+		}
+		return false, err
+	}, func(ctx context.Context) error {
+		_, err := t.o.Store.TakeSnapshot(ctx, snap, a.Checkpoint, a.Config)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	t.o.Log.Info("snapshot taken over", "snapshot", snap.ID, "name", snap.Name, "from", snap.Owner)
+	replica.Checkpoint = a.Checkpoint.ID
+	t.o.Replicas.Taken(replica)
+	t.o.Removals.Insist(func() error { return t.o.Shelf().RefreshSnapshots(context.WithoutCancel(t.ctx)) },
+		"a snapshot that was taken over cannot be read yet", "snapshot", snap.ID)
+	return nil
+}
