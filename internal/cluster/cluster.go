@@ -40,9 +40,11 @@ type Options struct {
 	// Has reports whether this server has a sandbox, also one that has ended; it must not
 	// wait.
 	Has func(id string) bool
-	// TakeOver makes a sandbox of a server that is gone this one's; nil for where nothing is
-	// taken over.
+	// TakeOver makes a sandbox or a snapshot of a server that is gone this one's; nil for where
+	// nothing is taken over.
 	TakeOver func(ctx context.Context, id string) error
+	// OwnerOfSnapshot returns the server that has a snapshot now.
+	OwnerOfSnapshot func(ctx context.Context, id string) (server string, err error)
 	// Patience is how long a request waits for a server to have left that stops.
 	Patience time.Duration
 	// CatchUp returns when this server knows all that others have changed of what it has
@@ -121,6 +123,12 @@ func (c *Cluster) Holder(ctx context.Context, id string) (server string, err err
 	if err != nil || server == "" || c.o.TakeOver == nil {
 		return server, err
 	}
+	return c.unlessGone(ctx, id, server, func() (string, error) { return c.owner(ctx, id) })
+}
+
+// unlessGone returns the server that has something, which is empty for this one. If it is gone,
+// this one takes that over. again returns who has it.
+func (c *Cluster) unlessGone(ctx context.Context, id, server string, again func() (string, error)) (holder string, err error) {
 	for end := time.Now().Add(c.o.Patience); ; {
 		srv, err := c.server(ctx, server)
 		switch {
@@ -134,7 +142,7 @@ func (c *Cluster) Holder(ctx context.Context, id string) (server string, err err
 			return "", ctx.Err()
 		case <-time.After(leavingEvery):
 		}
-		if server, err = c.owner(ctx, id); err != nil || server == "" {
+		if server, err = again(); err != nil || server == "" {
 			return server, err
 		}
 	}

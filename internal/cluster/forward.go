@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
@@ -25,10 +26,35 @@ func (c *Cluster) Handler(h http.Handler) http.Handler {
 			c.o.CatchUp(r.Context())
 		}
 		if !edge.Forwarded(r.Context()) {
-			r = dialect.Forwarding(r, c)
+			r = dialect.Forwarding(r, within{c, h})
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// within is a Cluster within which a handler answers what is here.
+type within struct {
+	*Cluster
+	here http.Handler
+}
+
+// Forward implements dialect.Forwarder.
+func (x within) Forward(w http.ResponseWriter, r *http.Request, server string) error {
+	if server != "" {
+		return x.Cluster.Forward(w, r, server)
+	}
+	x.here.ServeHTTP(w, r)
+	return nil
+}
+
+// HolderNow implements dialect.Forwarder.
+func (c *Cluster) HolderNow(ctx context.Context, elsewhere error) (server string, err error) {
+	server, _ = store.Elsewhere(elsewhere)
+	id, ok := errdef.Fact(elsewhere, "snapshot").(string)
+	if !ok || c.o.TakeOver == nil {
+		return server, nil
+	}
+	return c.unlessGone(ctx, id, server, func() (string, error) { return c.ownerNow(ctx, id) })
 }
 
 // HolderOf implements dialect.Forwarder. Whoever has no good key is refused here.
@@ -46,7 +72,7 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	srv, err := c.server(r.Context(), server)
 	whole := segment == after || after == segment+"/lifecycle"
 	switch {
-	case err == nil && srv.Left > 0 && !srv.Leaving:
+	case err == nil && answers(srv):
 		return server, nil
 	case whole && (r.Method == http.MethodGet || r.Method == http.MethodHead): // what the sandbox is, which is stored
 		return "", nil
@@ -59,7 +85,10 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	return c.Holder(r.Context(), id)
 }
 
-// Forward implements dialect.Forwarder.
+// answers reports whether a server answers, as far as is known.
+func answers(srv store.Server) bool { return srv.Left > 0 && !srv.Leaving }
+
+// Forward has another server answer a request. Nothing was answered if it returns an error.
 func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string) (failed error) {
 	body := &observed{ReadCloser: r.Body}
 	r.Body = body

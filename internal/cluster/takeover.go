@@ -7,9 +7,11 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
-// takes are the sandboxes that are being taken over, each once for all who ask for it.
+// takes are the sandboxes and snapshots that are being taken over, each once for all who ask
+// for it.
 type takes struct {
 	mu  sync.Mutex
 	now map[string]*take
@@ -22,8 +24,8 @@ type take struct {
 	err    error
 }
 
-// takeOver has this server take over a sandbox of another that is gone, and returns who has
-// it then. Whoever asks may go away meanwhile.
+// takeOver has this server take over what another has that is gone, and returns who has it
+// then. Whoever asks may go away meanwhile.
 func (c *Cluster) takeOver(ctx context.Context, id, from string) (server string, err error) {
 	c.takes.mu.Lock()
 	t := c.takes.now[id]
@@ -39,7 +41,7 @@ func (c *Cluster) takeOver(ctx context.Context, id, from string) (server string,
 	return t.wait(ctx)
 }
 
-// of returns how a sandbox is being taken over; nil if it is not.
+// of returns how something is being taken over; nil if it is not.
 func (t *takes) of(id string) *take {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -60,7 +62,7 @@ func (t *take) over() bool {
 	}
 }
 
-// wait returns who has the sandbox then.
+// wait returns who has it then.
 func (t *take) wait(ctx context.Context) (server string, err error) {
 	select {
 	case <-t.done:
@@ -70,7 +72,7 @@ func (t *take) wait(ctx context.Context) (server string, err error) {
 	}
 }
 
-// carryOut takes a sandbox over, when it is its turn: each takes memory, and room on the disk.
+// carryOut takes something over, when it is its turn: each takes memory, and room on the disk.
 func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 	c.turns <- struct{}{}
 	err := c.o.TakeOver(ctx, id)
@@ -85,11 +87,11 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 	case errdef.CodeOf(err) == "record_changed" || errdef.Is(err, errdef.Exists): // it is here by now, or another was faster
 		t.err = errGone(id, from, "it is being taken over")
 	case errdef.CodeOf(err) == "not_replicated":
-		t.err = errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has sandbox %s, is gone, and what it slept as last is not in object storage", from, id).
+		t.err = errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has %s, is gone, and what that is now is not in object storage", from, called(id)).
 			WithRemedy("start that server again; what it has asleep is there then").With("server", from)
 	default:
 		wait = failAgain
-		c.o.Log.Warn("a sandbox of a server that is gone could not be taken over", "sandbox", id, "server", from, "err", err)
+		c.o.Log.Warn("what a server has that is gone could not be taken over", "of", called(id), "server", from, "err", err)
 		t.err = err
 	}
 	close(t.done)
@@ -118,19 +120,43 @@ const (
 // the sandbox. What has failed may be due to that in many ways: its parts were read one by one.
 func (c *Cluster) taken(ctx context.Context, t *take, id, from string) bool {
 	began := time.Now()
-	sb, err := c.o.Store.Sandbox(ctx, id)
-	if err != nil || sb.Owner == from {
+	server, err := c.ownerNow(ctx, id)
+	if err != nil || server == from {
 		return false
 	}
-	if sb.Owner != c.o.Store.Self() {
-		t.server = sb.Owner
-		c.note(id, sb.Owner, began)
+	if server != "" {
+		t.server = server
+		c.note(id, server, began)
 	}
 	return true
 }
 
-// errGone says that a sandbox cannot be had at once.
+// ownerNow returns the server that has a sandbox or a snapshot by what is stored now; empty for
+// this one.
+func (c *Cluster) ownerNow(ctx context.Context, id string) (server string, err error) {
+	if snapshots.IsID(id) {
+		server, err = c.o.OwnerOfSnapshot(ctx, id)
+	} else {
+		var sb store.Sandbox
+		sb, err = c.o.Store.Sandbox(ctx, id)
+		server = sb.Owner
+	}
+	if server == c.o.Store.Self() {
+		server = ""
+	}
+	return server, err
+}
+
+// called returns what has an id, for people.
+func called(id string) string {
+	if snapshots.IsID(id) {
+		return "snapshot " + id
+	}
+	return "sandbox " + id
+}
+
+// errGone says that something cannot be had at once.
 func errGone(id, server, why string) error {
-	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has sandbox %s, is gone, and %s", server, id, why).
+	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s, which has %s, is gone, and %s", server, called(id), why).
 		WithRemedy("send the request again in a moment; if that lasts, see why that server is down").With("server", server)
 }

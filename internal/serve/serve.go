@@ -59,6 +59,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
 	"github.com/drowse-dev/drowse/internal/supervisor/publish"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 	"github.com/drowse-dev/drowse/internal/template"
 	"github.com/drowse-dev/drowse/internal/ui"
@@ -390,7 +391,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			takeOver = sup.TakeOver
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))

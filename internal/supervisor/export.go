@@ -25,9 +25,9 @@ func (s *Supervisor) Export(ctx context.Context, id string) (*Export, error) {
 }
 
 // exportCopy is Export for the copy of a sandbox that has a checkpoint, or of a snapshot.
-func (s *Supervisor) exportCopy(ctx context.Context, id string) (*Export, error) {
+func exportCopy(ctx context.Context, s *Supervisor, id string) (*Export, error) {
 	if snapshots.IsID(id) {
-		return s.ExportSnapshot(ctx, s.ctx, s.carrier, id)
+		return snapshots.Export(ctx, s.Shelf, s.ctx, s.carrier, id)
 	}
 	return export(ctx, s, id, lifecycle.Running)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
+	"github.com/drowse-dev/drowse/internal/supervisor/replication"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/space"
 )
@@ -29,7 +30,7 @@ type taking struct {
 
 // shelfOptions returns what the snapshots are made of.
 func shelfOptions(s *Supervisor) snapshots.Options {
-	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, Space: s.space, AgentToken: s.AgentToken, Copies: s.replicas, Insist: s.insist, Relieve: s.space.GiveUp, PutOff: s.putOff, Log: s.log}
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, Space: s.space, AgentToken: s.AgentToken, Copies: replication.Snapshots{Replicator: s.replicas}, Insist: s.insist, Relieve: s.space.GiveUp, PutOff: s.putOff, Log: s.log}
 }
 
 // TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A

@@ -240,7 +240,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.Gauge = capacity.New(capacity.Options{Driver: o.Driver, Slots: &s.slots, Memory: s.light, Disk: s.space, Templates: s.Catalog})
 	s.Room, err = volumes.Open(ctx, s.volumeOptions())
 	if err == nil {
-		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Export: s.exportCopy, Measured: s.metrics.Add})
+		s.replicas, err = replication.New(ctx, replication.Options{Blobs: o.Blobs, Prefix: o.BlobPrefix, Server: o.Store.Self(), Store: o.Store, Log: o.Log, Now: ids.Now, Measured: s.metrics.Add, Export: func(ctx context.Context, id string) (*Export, error) { return exportCopy(ctx, s, id) }})
 	}
 	s.Taker = newTaker(s)
 	if err == nil {

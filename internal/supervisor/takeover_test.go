@@ -14,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/sweep"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -490,7 +491,7 @@ func TestTakeOverOfASnapshot(t *testing.T) {
 		t.Errorf("it is %q, %v", got.Durability, err)
 	}
 	use := p.one.KeyUse("k")
-	if _, err := p.two.OwnerOfSnapshot(t.Context(), snap.ID); err != nil {
+	if _, err := snapshots.OwnerOf(t.Context(), p.two.Shelf, snap.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := p.two.Snapshot("k", "point"); err != nil || got.Durability != store.Replicated || got.Owner != "one" {

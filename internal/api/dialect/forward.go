@@ -16,7 +16,11 @@ type Forwarder interface {
 	// HolderOf returns the server that has the sandbox in the path of a request; empty
 	// where that is this one, or nobody.
 	HolderOf(r *http.Request) (server string, err error)
-	// Forward has a server answer a request. Nothing was answered if it returns an error.
+	// HolderNow returns the server that has what a store.ErrElsewhere is about; empty where that
+	// is this one by now, which has taken it over.
+	HolderNow(ctx context.Context, elsewhere error) (server string, err error)
+	// Forward has a server answer a request, this one if server is empty. Nothing was answered
+	// if it returns an error.
 	Forward(w http.ResponseWriter, r *http.Request, server string) error
 }
 
@@ -71,20 +75,28 @@ func forward(w http.ResponseWriter, r *http.Request, err error) (done bool, _ er
 		return false, err
 	}
 	var server string
-	if err == nil {
+	_, elsewhere := store.Elsewhere(err)
+	switch {
+	case elsewhere:
+		var failed error
+		if server, failed = f.to.HolderNow(r.Context(), err); failed != nil {
+			return false, failed
+		}
+	case err == nil:
 		server, err = f.to.HolderOf(r)
-	} else {
-		server, _ = store.Elsewhere(err)
 	}
-	if server == "" {
+	if server == "" && !elsewhere {
 		return false, err
 	}
 	body, whole := f.body.again(r)
 	if !whole {
 		return false, err
 	}
-	out := r.Clone(r.Context())
+	out := r.Clone(context.WithValue(r.Context(), forwardingKey{}, nil)) // once
 	out.Body = body
+	if server == "" {
+		return true, f.to.Forward(w, out, server)
+	}
 	audit.Elsewhere(r.Context(), true) // it is logged when the answer begins
 	if err := f.to.Forward(w, out, server); err != nil {
 		audit.Elsewhere(r.Context(), false)

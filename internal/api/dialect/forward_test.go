@@ -1,6 +1,7 @@
 package dialect
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -18,10 +19,20 @@ type elsewhere struct {
 	holder string
 	lost   error // why a server cannot be found
 	fails  error // why the server does not answer
+	here   bool  // this server has taken it over
+	gone   error // why it could not
 	got    []string
 }
 
 func (e *elsewhere) HolderOf(*http.Request) (string, error) { return e.holder, e.lost }
+
+func (e *elsewhere) HolderNow(_ context.Context, err error) (string, error) {
+	server, _ := store.Elsewhere(err)
+	if e.here {
+		server = ""
+	}
+	return server, e.gone
+}
 
 func (e *elsewhere) Forward(w http.ResponseWriter, r *http.Request, server string) error {
 	if e.fails != nil {
@@ -62,6 +73,8 @@ func TestForwarding(t *testing.T) {
 		"its body is large and not read":     {err: elsewhereErr, body: strings.Repeat("x", 3*httpapi.MaxBody), handled: true, want: "srv_b " + strings.Repeat("x", 3*httpapi.MaxBody)},
 		"its body is as large as it may be":  {reads: -1, err: elsewhereErr, body: strings.Repeat("x", httpapi.MaxBody), handled: true, want: "srv_b " + strings.Repeat("x", httpapi.MaxBody)},
 		"the server of its body is down":     {to: elsewhere{fails: gone}, reads: -1, err: elsewhereErr, body: "text", handled: true, answered: gone},
+		"it was taken over":                  {to: elsewhere{here: true}, reads: -1, err: elsewhereErr, body: "text", handled: true, want: " text"},
+		"it could not be taken over":         {to: elsewhere{gone: gone}, reads: -1, err: elsewhereErr, body: "text", handled: true, answered: gone},
 		"its handler fails for other causes": {err: gone, handled: true, answered: gone},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,6 +70,9 @@ func ReadBody(w http.ResponseWriter, r *http.Request, holder string) ([]byte, er
 	if !ok { // a handler by itself, in front of which nobody counts
 		one = &body{of: NewBodies(held.New())}
 	}
+	if one.share != nil { // it is read again
+		one.share.Free()
+	}
 	one.share = one.of.room.Passing(held.From(r, holder))
 	data, err := held.ReadBody(w, r, one.share, MaxBody, one.of.patience)
 	if err == nil {

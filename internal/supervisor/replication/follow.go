@@ -40,42 +40,12 @@ func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
 	return sb
 }
 
-// Keep says that this server has a snapshot: it is copied, unless it has its copy. One that a
-// fork needs for a moment is not, nor the state before a restore, nor what a step of a build has
-// led to, which can be made again.
-func (r *Replicator) Keep(snap store.Snapshot) {
-	if step := snap.Config.Build != "" && snap.Name == ""; !step && !snap.Passing && !snap.Undo {
-		r.want(snap.ID, ofSnapshot, snap.Checkpoint.ID)
-	}
-}
-
-// DescribeSnapshot returns a snapshot of this server with where it is kept.
-func (r *Replicator) DescribeSnapshot(snap store.Snapshot) store.Snapshot {
-	snap.Durability = ""
-	if r.o.Blobs != nil {
-		snap.Durability = store.Local
-		if r.State(snap.ID, snap.Checkpoint.ID).Complete {
-			snap.Durability = store.Replicated
-		}
-	}
-	return snap
-}
-
-// Open returns the copy of the checkpoint of a sandbox of another server, and what the
-// database says of it. It is store.ErrNotReplicated where that is of another checkpoint.
+// Open returns the copy of the checkpoint of a sandbox of another server, or of a snapshot as a
+// sandbox, and what the database says of it. It is store.ErrNotReplicated where that is of another checkpoint.
 func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (io.ReadCloser, store.Replica, error) {
-	return r.open(ctx, sb.ID, sb.Record.Checkpoint, store.ErrNotReplicated)
-}
-
-// OpenSnapshot does the same for a snapshot.
-func (r *Replicator) OpenSnapshot(ctx context.Context, snap store.Snapshot) (io.ReadCloser, store.Replica, error) {
-	return r.open(ctx, snap.ID, &snap.Checkpoint, store.ErrSnapshotNotReplicated)
-}
-
-func (r *Replicator) open(ctx context.Context, id string, cp *lifecycle.Checkpoint, none func(id string) error) (io.ReadCloser, store.Replica, error) {
-	has, err := r.o.Store.Replica(ctx, id)
-	if errdef.Is(err, errdef.NotFound) || err == nil && (cp == nil || cp.ID != has.Checkpoint) {
-		return nil, has, none(id)
+	has, err := r.o.Store.Replica(ctx, sb.ID)
+	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || sb.Record.Checkpoint.ID != has.Checkpoint) {
+		return nil, has, store.ErrNotReplicated(sb.ID)
 	}
 	if err != nil {
 		return nil, has, err

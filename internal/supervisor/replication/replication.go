@@ -160,10 +160,10 @@ func kindOf(x store.Replica) string {
 
 // Slept says that a sandbox sleeps with a checkpoint now: it is copied, unless it has its
 // copy.
-func (r *Replicator) Slept(id, checkpoint string) { r.want(id, ofSandbox, checkpoint) }
+func (r *Replicator) Slept(id, checkpoint string) { want(r, id, ofSandbox, checkpoint) }
 
 // want says that a checkpoint is to have its copy, if anything is copied.
-func (r *Replicator) want(id, kind, checkpoint string) {
+func want(r *Replicator, id, kind, checkpoint string) {
 	if r.o.Blobs == nil {
 		return
 	}

@@ -452,11 +452,11 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			s := w.sleeper(id)
 			s.checkpoint, s.data = snap.Checkpoint.ID, []byte("a\n")
 			w.mu.Unlock()
-			w.Keep(snap)
+			Snapshots{w.Replicator}.Keep(snap)
 			return snap
 		}
 		snap := keep("s0", func(*store.Snapshot) {})
-		if got := w.DescribeSnapshot(snap).Durability; got != store.Local {
+		if got := (Snapshots{w.Replicator}).Describe(snap).Durability; got != store.Local {
 			t.Errorf("before it is copied it is %q", got)
 		}
 		result := keep("s1", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "tea" })
@@ -464,7 +464,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 		keep("undo", func(snap *store.Snapshot) { snap.Undo = true })
 		keep("step", func(snap *store.Snapshot) { snap.Config.Build = "b" })
 		w.drained()
-		w.Keep(snap)
+		Snapshots{w.Replicator}.Keep(snap)
 		w.drained()
 		if w.exported() != 2 {
 			t.Errorf("copied are %q", w.exports)
@@ -474,7 +474,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			if r := w.replicas[x.ID]; r.Snapshot != x.ID || r.Sandbox != "" || !strings.HasPrefix(r.Index, "sandboxes/"+x.ID+"/") {
 				t.Errorf("its copy is %+v", r)
 			}
-			if got := w.DescribeSnapshot(x).Durability; got != store.Replicated {
+			if got := (Snapshots{w.Replicator}).Describe(x).Durability; got != store.Replicated {
 				t.Errorf("snapshot %s is %q", x.ID, got)
 			}
 		}
@@ -483,7 +483,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			delete(w.slept, id)
 		}
 		w.start()
-		w.Keep(snap) // the next server knows what is there
+		Snapshots{w.Replicator}.Keep(snap) // the next server knows what is there
 		w.drained()
 		w.end("s0")
 		synctest.Wait()
@@ -502,7 +502,7 @@ func TestNowhere(t *testing.T) {
 	sb := store.Sandbox{ID: "i0", Record: lifecycle.Record{State: lifecycle.Paused, Checkpoint: &lifecycle.Checkpoint{ID: "c"}}}
 	snap := store.Snapshot{ID: "s0", Checkpoint: lifecycle.Checkpoint{ID: "c"}, Durability: store.Replicated}
 	r.Follow(lifecycle.Record{}, sb)
-	r.Keep(snap)
+	Snapshots{r}.Keep(snap)
 	r.Run(t.Context())
 	if err := r.Drain(t.Context()); err != nil {
 		t.Error(err)
@@ -510,7 +510,7 @@ func TestNowhere(t *testing.T) {
 	if got := r.Describe(sb).Durability; got != "" {
 		t.Errorf("its checkpoint is %q", got)
 	}
-	if got := r.DescribeSnapshot(snap).Durability; got != "" {
+	if got := (Snapshots{r}).Describe(snap).Durability; got != "" {
 		t.Errorf("the snapshot is %q", got)
 	}
 	r.Lost("i0")

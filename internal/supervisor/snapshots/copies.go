@@ -14,7 +14,7 @@ import (
 // changes, but for two things: what it has taken over comes with this, and what others have
 // taken over meanwhile goes.
 func (s *Shelf) RefreshSnapshots(ctx context.Context) error {
-	lost, err := s.refresh(ctx)
+	lost, err := refresh(ctx, s)
 	for _, snap := range lost {
 		s.o.Log.Warn("another server has taken a snapshot over: what is here of it is removed", "snapshot", snap.ID, "name", snap.Name)
 		s.removeOf(snap)
@@ -23,7 +23,7 @@ func (s *Shelf) RefreshSnapshots(ctx context.Context) error {
 }
 
 // refresh returns the snapshots that this server had until now.
-func (s *Shelf) refresh(ctx context.Context) (lost []store.Snapshot, err error) {
+func refresh(ctx context.Context, s *Shelf) (lost []store.Snapshot, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	list, err := s.o.Store.Snapshots(ctx)
@@ -41,11 +41,11 @@ func (s *Shelf) refresh(ctx context.Context) (lost []store.Snapshot, err error) 
 		case had && s.o.has(snap):
 			s.byID[snap.ID] = before
 		case s.o.has(snap):
-			s.add(snap)
+			add(s, snap)
 			s.look()
 		case had:
 			lost = append(lost, before)
-			s.drop(before)
+			drop(s, before)
 			s.o.Copies.Lost(snap.ID)
 			s.byID[snap.ID] = snap
 		default:
@@ -62,29 +62,29 @@ func (s *Shelf) refresh(ctx context.Context) (lost []store.Snapshot, err error) 
 
 // add makes a snapshot known that this server has from now on, and drop forgets one. The caller
 // holds mu.
-func (s *Shelf) add(snap store.Snapshot) {
+func add(s *Shelf, snap store.Snapshot) {
 	s.byID[snap.ID] = snap
 	s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
 	s.o.Copies.Keep(snap)
 }
 
-func (s *Shelf) drop(snap store.Snapshot) {
+func drop(s *Shelf, snap store.Snapshot) {
 	delete(s.byID, snap.ID)
 	s.o.Slots.HoldKept(snap.Key, -snap.DiskMiB())
 }
 
 // described returns a snapshot with where it is kept. The store knows which of other servers
 // have copies.
-func (s *Shelf) described(snap store.Snapshot) store.Snapshot {
-	is := s.o.Copies.DescribeSnapshot(snap)
-	if !s.o.has(snap) && is.Durability != "" {
+func (o Options) described(snap store.Snapshot) store.Snapshot {
+	is := o.Copies.Describe(snap)
+	if !o.has(snap) && is.Durability != "" {
 		is.Durability = cmp.Or(snap.Durability, store.Local)
 	}
 	return is
 }
 
-// OwnerOfSnapshot returns the server that has a snapshot now.
-func (s *Shelf) OwnerOfSnapshot(ctx context.Context, id string) (server string, err error) {
+// OwnerOf returns the server that has a snapshot now.
+func OwnerOf(ctx context.Context, s *Shelf, id string) (server string, err error) {
 	if err := s.RefreshSnapshots(ctx); err != nil {
 		return "", err
 	}
@@ -94,9 +94,8 @@ func (s *Shelf) OwnerOfSnapshot(ctx context.Context, id string) (server string, 
 	return snap.Owner, err
 }
 
-// ExportSnapshot returns what reads a snapshot of this server for a copy, until the server
-// stops.
-func (s *Shelf) ExportSnapshot(ctx, server context.Context, by moving.Carrier, id string) (*moving.Export, error) {
+// Export returns what reads a snapshot of this server for a copy, until the server stops.
+func Export(ctx context.Context, s *Shelf, server context.Context, by moving.Carrier, id string) (*moving.Export, error) {
 	snap, err := s.ByID(id)
 	if err != nil {
 		return nil, err

@@ -43,7 +43,7 @@ func (s *Shelf) ChangeSnapshot(ctx context.Context, id string, c Change) (store.
 	defer s.mu.Unlock()
 	s.byID[snap.ID] = snap
 	s.look()
-	return s.described(snap), nil
+	return s.o.described(snap), nil
 }
 
 // surplus returns the snapshots of the same sandbox, by the same key, that are too

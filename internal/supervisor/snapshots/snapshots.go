@@ -52,7 +52,7 @@ type Options struct {
 	Slots      *quota.Slots
 	Space      *space.Disk
 	// Copies has the snapshots of this server copied to object storage.
-	Copies *replication.Replicator
+	Copies replication.Snapshots
 	// Insist removes something, and tries again for as long as it fails.
 	Insist func(remove func() error, failed string, args ...any)
 	// Relieve makes room where the disk is full, and returns whether it has.
@@ -334,7 +334,7 @@ func (s *Shelf) Of(sb store.Sandbox, cp lifecycle.Checkpoint, req Request) store
 	}
 	c := sb.Config
 	c.Name, c.Previews, c.Idempotency, c.Before, c.Build = "", nil, nil, nil, req.Build
-	return s.described(store.Snapshot{
+	return s.o.described(store.Snapshot{
 		ID: NewID(), Owner: s.o.Store.Self(), Name: req.Name, Key: req.Key, Passing: req.Passing, CreatedAt: time.Now().UTC().Truncate(time.Microsecond),
 		Sandbox: sb.ID, Generation: sb.Record.Generation, Checkpoint: cp, Settings: sb.Record.Settings, Config: c, Bytes: cp.Bytes,
 		ExpiresAt: req.ExpiresAt.UTC().Truncate(time.Microsecond), Pinned: req.Pinned, KeepLast: req.KeepLast,
@@ -358,9 +358,9 @@ func (s *Shelf) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.add(*snap)
+	add(s, *snap)
 	for _, x := range gone {
-		s.drop(x)
+		drop(s, x)
 		s.o.Copies.Ended(x.ID)
 	}
 	s.replaced = append(s.replaced, gone...)
@@ -425,7 +425,7 @@ func (s *Shelf) Snapshot(key, ref string) (store.Snapshot, error) {
 				return snap, err
 			}
 		}
-		return s.described(snap), nil
+		return s.o.described(snap), nil
 	}
 	if formOfTemplate.MatchString(ref) { // no other server has just called a snapshot so
 		s.mu.Lock()
@@ -473,7 +473,7 @@ func (s *Shelf) AllSnapshots() []store.Snapshot {
 	defer s.mu.Unlock()
 	all := slices.SortedFunc(maps.Values(s.byID), newestFirst)
 	for i := range all {
-		all[i] = s.described(all[i])
+		all[i] = s.o.described(all[i])
 	}
 	return all
 }
@@ -533,7 +533,7 @@ func (s *Shelf) strike(ctx context.Context, id string) (store.Snapshot, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.drop(snap)
+	drop(s, snap)
 	s.o.Copies.Ended(snap.ID)
 	return snap, nil
 }

@@ -8,12 +8,13 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // takeOverSnapshot is TakeOver of a snapshot. Sandboxes start from it as from one that was taken
 // here; those of its server that share layers with it keep them.
 func (t *Taker) takeOverSnapshot(ctx context.Context, id string) error {
-	if _, err := t.o.Shelf().OwnerOfSnapshot(ctx, id); err != nil { // which reads them again
+	if _, err := snapshots.OwnerOf(ctx, t.o.Shelf(), id); err != nil { // which reads them again
 		return err
 	}
 	snap, err := t.o.Shelf().Snapshot("", id)
@@ -25,7 +26,7 @@ func (t *Taker) takeOverSnapshot(ctx context.Context, id string) error {
 	}
 	return t.fetch(ctx, of{
 		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) {
-			return t.o.Replicas.OpenSnapshot(ctx, snap)
+			return t.o.Replicas.Open(ctx, moving.OfSnapshot(snap))
 		},
 		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
 			return t.o.Carrier.ExpectSnapshot(ctx, m, snap)

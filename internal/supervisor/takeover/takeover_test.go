@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor/replication"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
@@ -50,7 +51,12 @@ func TestDisown(t *testing.T) {
 	if err := one.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	shelf, err := snapshots.Open(t.Context(), snapshots.Options{Store: two})
+	replicas, err := replication.New(t.Context(), replication.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies := replication.Snapshots{Replicator: replicas}
+	shelf, err := snapshots.Open(t.Context(), snapshots.Options{Store: two, Copies: copies})
 	if err != nil {
 		t.Fatal(err)
 	}
