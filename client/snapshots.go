@@ -28,6 +28,9 @@ type Snapshot struct {
 	Pinned     bool      `json:"pinned,omitempty"`   // it neither expires nor makes room for newer ones
 	KeepLast   int       `json:"keepLast,omitempty"` // of how many it is one that are kept; zero if it is not deleted for newer ones
 	ExpiresAt  time.Time `json:"expiresAt,omitzero"` // zero for never
+	// Durability is Local while it is on the disk of its server alone, and Replicated when
+	// object storage has it too; empty where there is none.
+	Durability Durability `json:"durability,omitempty"`
 }
 
 const snapshotsPath = "/v1/snapshots"

@@ -72,6 +72,7 @@ func TestTakeOver(t *testing.T) {
 	// It is killed.
 	write(viaC, "of b")
 	c.pause(ctx, g.sb.ID)
+	snap := snapshotsOf(ctx, t, b, other)
 	b.crash()
 	eventually(t, time.Minute, "it wakes on another server", func() error {
 		_, err := viaC.report(ctx)
@@ -79,10 +80,32 @@ func TestTakeOver(t *testing.T) {
 	})
 	viaC.same(g.first, viaC.ask(ctx))
 	wantNote(viaA, "of b")
+	for s, from := range map[*server]client.CreateOptions{a: {Snapshot: "point"}, c: {Template: "tea"}} {
+		from.Timeout = time.Hour
+		sb, err := s.client.Create(ctx, from)
+		if err != nil {
+			t.Fatalf("create from %s%s of a server that is gone: %v", from.Snapshot, from.Template, err)
+		}
+		if out, text := run(ctx, t, sb, "cat", "of-b"); out.Code != 0 || text != "of b" {
+			t.Errorf("a sandbox of %s%s: %+v %q", from.Snapshot, from.Template, out, text)
+		}
+		s.kill(ctx, t, sb.ID)
+	}
 	b.start()
 	viaB = g.through(ctx, b)
 	viaB.same(g.first, viaB.ask(ctx))
 	other.same(other.first, other.ask(ctx)) // what ran there runs on
+	again, err := b.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Snapshot: snap.ID})
+	if err != nil {
+		t.Fatalf("create from what another server has taken over: %v", err)
+	}
+	if is, err := c.client.Get(ctx, again.ID); err != nil || is.Server != serverOf(t, a) {
+		t.Errorf("it was made by %+v, %v; want the server that has the snapshot", is, err)
+	}
+	a.kill(ctx, t, again.ID)
+	if err := client.NewSnapshots(b.client).Delete(ctx, snap.ID); err != nil {
+		t.Error(err)
+	}
 
 	// It stands still for longer than its lease lasts, and goes on.
 	write(viaB, "of c")
@@ -120,6 +143,34 @@ func TestTakeOver(t *testing.T) {
 	if _, err := owner.client.Get(ctx, g.sb.ID); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("it was killed: %v", err)
 	}
+}
+
+// snapshotsOf has a server take a snapshot of a guest, called point, and build a template, called
+// tea, and returns the snapshot when both are in object storage. Each has a file.
+func snapshotsOf(ctx context.Context, t *testing.T, s *server, g *guest) client.Snapshot {
+	t.Helper()
+	if err := g.sb.WriteFile(ctx, "of-b", strings.NewReader("of b")); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := client.NewSnapshots(s.client).Create(ctx, g.sb.ID, client.SnapshotOptions{Name: "point"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := s.buildTemplate(ctx, "tea", "base", runs("printf 'of b' > of-b")); r.Status != "ready" {
+		t.Fatalf("the build ended as %+v", r)
+	}
+	eventually(t, time.Minute, "both are in object storage", func() error {
+		snap, err := client.NewSnapshots(s.client).Get(ctx, snap.ID)
+		if err == nil && snap.Durability != client.Replicated {
+			err = fmt.Errorf("the snapshot is %q", snap.Durability)
+		}
+		pending, failed := s.metric(ctx, "drowse_replicas_pending")
+		if failed == nil && pending > 0 {
+			failed = fmt.Errorf("%v are pending", pending)
+		}
+		return errors.Join(err, failed)
+	})
+	return snap
 }
 
 // TestTakeOverFromBucket has the copies in object storage, for which there are no

@@ -43,6 +43,7 @@ type snapshotView struct {
 	KeepLast   int                `json:"keepLast" doc:"Of how many it is one that are kept of the sandbox; 0 if it is not deleted for newer ones."`
 	ExpiresAt  *httpapi.Timestamp `json:"expiresAt" doc:"When it is deleted, unless it is pinned; null for never."`
 	Limits     limitsView         `json:"limits"`
+	Durability *store.Durability  `json:"durability" doc:"Where it is. local: on the disk of its server alone. replicated: in object storage too, so that another server can go on with it if its own is gone. null without object storage."`
 }
 
 // restoredView answers a restore.
@@ -70,6 +71,9 @@ func viewSnapshot(snap store.Snapshot) snapshotView {
 	v := snapshotView{
 		ID: snap.ID, Name: orNull(snap.Name), Sandbox: snap.Sandbox, Generation: snap.Generation, Template: snap.Config.TemplateID(), Alias: orNull(snap.Config.TemplateName()),
 		Mode: snap.Checkpoint.Mode, CreatedAt: httpapi.Timestamp(snap.CreatedAt), Key: orNull(snap.Key), Bytes: snap.Bytes, Undo: snap.Undo, Pinned: snap.Pinned, KeepLast: snap.KeepLast, ExpiresAt: timeOrNull(snap.ExpiresAt), Limits: limitsView(snap.Config.Limits),
+	}
+	if snap.Durability != "" {
+		v.Durability = &snap.Durability
 	}
 	if snap.Frozen > 0 {
 		v.FrozenMs = new(float64(snap.Frozen.Microseconds()) / 1000)

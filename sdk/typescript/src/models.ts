@@ -836,6 +836,11 @@ export interface Snapshot {
   /** What was written for it, or by the pause that it keeps. Other files are shared. */
   bytes: number;
   createdAt: string;
+  /**
+   * Where it is. local: on the disk of its server alone. replicated: in object storage too, so
+   * that another server can go on with it if its own is gone. null without object storage.
+   */
+  durability: string | null;
   /** When it is deleted, unless it is pinned; null for never. */
   expiresAt: string | null;
   /** How long the running sandbox was frozen for it; null for one that was paused. */

@@ -848,6 +848,10 @@ class Snapshot:
     bytes: int
     """What was written for it, or by the pause that it keeps. Other files are shared."""
     created_at: datetime
+    durability: str | None = None
+    """Where it is. local: on the disk of its server alone. replicated: in object storage too, so
+    that another server can go on with it if its own is gone. null without object storage.
+    """
     expires_at: datetime | None = None
     """When it is deleted, unless it is pinned; null for never."""
     frozen_ms: float | None = None
