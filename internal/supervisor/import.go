@@ -45,10 +45,10 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 		req.Idempotency, as.Idempotency = &known, &known
 	}
 	b, fresh, err := s.creates.Do(ctx, as, func() (*box, error) { return s.receive(ctx, from, req) })
-	switch {
-	case err != nil:
+	if err != nil {
 		return store.Sandbox{}, err
-	case fresh:
+	}
+	if fresh {
 		return b.view(), nil
 	}
 	return b.createdBefore(ctx)

@@ -222,9 +222,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	}
 	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer context.AfterFunc(ctx, s.stop)() // only while recovering
-	s.Watch = fitness.New(fitness.Options{
-		Trial: s.trial, Log: o.Log, Go: s.goOn,
-	})
+	s.Watch = fitness.New(fitness.Options{Trial: s.trial, Log: o.Log, Go: s.goOn})
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
 	s.putOff = putoff.New(putoff.Options{Needs: o.BackupNeeds, Go: s.goOn, Insist: s.insist, Log: o.Log})

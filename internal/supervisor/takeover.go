@@ -3,12 +3,12 @@ package supervisor
 import (
 	"context"
 
-	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 	"github.com/drowse-dev/drowse/internal/supervisor/takeover"
 	"github.com/drowse-dev/drowse/internal/supervisor/tasks"
+	"github.com/drowse-dev/drowse/internal/supervisor/tenure"
 )
 
 func newTaker(s *Supervisor) *takeover.Taker {
@@ -69,9 +69,7 @@ func disown(b *box, server string) {
 // CutAll ends the leases on all sandboxes, which run on: this process is not certain any more
 // that no other server has taken them over. It waits for nothing.
 func (s *Supervisor) CutAll() {
-	why := errdef.New(errdef.Unavailable, "lease_lapsed", "the server has lost its database, and does not know whether another goes on with the sandbox").
-		WithRemedy("send the request again; see what was carried out")
-	s.each(func(b *box) { b.desk.Sever(why) })
+	s.each(func(b *box) { b.desk.Sever(tenure.ErrUnsure()) })
 }
 
 // Knows reports whether a sandbox is here, also one that has ended. It does not wait.

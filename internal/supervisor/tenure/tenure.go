@@ -126,3 +126,9 @@ func (t *Tenure) Follow(ctx context.Context, end func(why error)) {
 	}
 	end(why)
 }
+
+// ErrUnsure says that this process has ended what was open because it may have lost its lease.
+func ErrUnsure() error {
+	return errdef.New(errdef.Unavailable, "lease_lapsed", "the server has lost its database, and does not know whether another goes on with the sandbox").
+		WithRemedy("send the request again; see what was carried out")
+}
