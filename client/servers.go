@@ -38,3 +38,26 @@ func Servers(ctx context.Context, c *Client) ([]Server, error) {
 	}
 	return out.Servers, nil
 }
+
+// Move moves a sandbox to another server of the same database: to the one of that id, or to
+// another that is alive if that is empty. One that runs, runs on there, with a new timeout;
+// requests for it wait meanwhile. Where it is there already, nothing happens. It needs an
+// admin key.
+//
+// ErrConflict: it changed or woke meanwhile, or there is no other server. After an error it is
+// where it was.
+func Move(ctx context.Context, c *Client, id, server string) (Info, error) {
+	path, err := sandboxPath(id)
+	var info Info
+	if err == nil {
+		err = c.call(ctx, http.MethodPost, path+"/move", nil, moveBody{server}, &info)
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("move sandbox %s: %w", id, err)
+	}
+	return info, nil
+}
+
+type moveBody struct {
+	Server string `json:"server,omitempty"`
+}

@@ -240,6 +240,7 @@ func TestHostileText(t *testing.T) {
 		"ui":                  {{"ui"}},
 		"audit":               {{"audit"}, {"audit", "--all"}},
 		"servers":             {{"servers"}},
+		"move":                {{"move", "inobody"}},
 	}
 	// These speak with nobody's text: a server of their own, and the server itself. mcp
 	// has TestMCPHostileText, and top the TestHostileText of its package.

@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"strconv"
 
@@ -63,4 +65,37 @@ func tableOfServers(w io.Writer, all []client.Server) {
 		rows = without(rows, "LEASE ENDS")
 	}
 	table(w, rows)
+}
+
+func moveCommand(a *app) *cobra.Command {
+	to := ""
+	cmd := &cobra.Command{
+		Use:   "move ID [flags]",
+		Short: "move a sandbox to another server of the same database",
+		Long: `Move a sandbox to another server that has the same PostgreSQL database and object
+storage, with memory, processes, files, id and settings; both servers are alive. A
+sandbox that runs is paused, and runs on there with a new timeout; one that is
+paused stays paused. Requests for it wait meanwhile, and go on at the new server.
+Its streams end. Without --to, it goes to another server that is alive. After an
+error it is where it was. It needs an admin key.`,
+		Example: `  drowse servers
+  drowse move i0abc --to srv_fdp4u5m2c3qk7a6b`,
+		Args: exactArgs("ID"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.transfer(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				info, err := client.Move(ctx, c, args[0], to)
+				if e, ok := errors.AsType[*client.Error](err); ok && e.Code == "server_not_found" {
+					return err // the sandbox is there
+				}
+				if err != nil {
+					return missing(err)
+				}
+				return a.print(info, func(w io.Writer) {
+					_, _ = fmt.Fprintf(w, "%s is on %s, %s\n", info.ID, info.Server, info.State)
+				})
+			})
+		},
+	}
+	cmd.Flags().StringVar(&to, "to", "", "the `server` that it goes to, by its id")
+	return cmd
 }

@@ -4,7 +4,8 @@
 // Each sandbox, snapshot, volume and built template has one owner, which alone changes
 // it (package store has that). A request may come to any server. One for the data plane
 // the edge passes on, and one for the control plane the dialects do; either finds the
-// owner here. A request is passed on once: the server that gets it so answers it.
+// owner here. A request is passed on once, or again by a server that has given the sandbox
+// away meanwhile.
 //
 // Servers speak mutual TLS with each other, on a listener of their own.
 package cluster
@@ -45,6 +46,8 @@ type Options struct {
 	TakeOver func(ctx context.Context, id string) error
 	// OwnerOfSnapshot returns the server that has a snapshot now.
 	OwnerOfSnapshot func(ctx context.Context, id string) (server string, err error)
+	// Mover moves sandboxes between servers that live; nil for where nothing moves.
+	Mover Mover
 	// Patience is how long a request waits for a server to have left that stops.
 	Patience time.Duration
 	// CatchUp returns when this server knows all that others have changed of what it has
@@ -189,7 +192,7 @@ func (c *Cluster) owner(ctx context.Context, id string) (server string, err erro
 func (c *Cluster) note(id, server string, asOf time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if asOf.Before(c.forgot) {
+	if asOf.Before(c.forgot) || asOf.Before(c.holders[id].asOf) {
 		return
 	}
 	if len(c.holders) >= mostHolders {

@@ -25,7 +25,7 @@ func (c *Cluster) Handler(h http.Handler) http.Handler {
 		if auth.FromHeader(r.Header) != "" { // who may have just changed something at another server
 			c.o.CatchUp(r.Context())
 		}
-		if !edge.Forwarded(r.Context()) {
+		if edge.Hops(r.Context()) < edge.MostHops {
 			r = dialect.Forwarding(r, within{c, h})
 		}
 		h.ServeHTTP(w, r)
@@ -101,7 +101,7 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 					p.Out.Header[name] = v
 				}
 			}
-			edge.SetForwarded(p.Out.Header, p.In)
+			edge.SetForwarded(p.Out.Header, p.In, edge.Hops(p.In.Context())+1)
 		},
 		Transport:     c.o.Transport(server),
 		FlushInterval: -1,

@@ -100,7 +100,7 @@ func TestForward(t *testing.T) {
 		return resp, string(body), err
 	}
 	_, got, err := ask("POST /x?limit=1;y&z=%zz HTTP/1.1\r\nHost: localhost\r\nDrowse-Forwarded: mine\r\nContent-Length: 4\r\n\r\ntext")
-	if want := `POST localhost /x?limit=1;y&z=%zz ["for=127.0.0.1; secure=0" "mine"] text`; got != want || err != nil {
+	if want := `POST localhost /x?limit=1;y&z=%zz ["for=127.0.0.1; secure=0; hop=1" "mine"] text`; got != want || err != nil {
 		t.Errorf("the other server got %s, %v; want %s", got, err, want)
 	}
 	if err := ended(); err != nil {

@@ -98,7 +98,9 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 	end := func() {
 		c.takes.mu.Lock()
 		defer c.takes.mu.Unlock()
-		delete(c.takes.now, id)
+		if c.takes.now[id] == t {
+			delete(c.takes.now, id)
+		}
 	}
 	if t.err == nil {
 		end()

@@ -26,8 +26,9 @@ type conn struct {
 	in     stream
 	secure bool
 	// peer says that another server of the database has made the connection, for
-	// requests of its clients: client and secure are then those of the last request.
+	// requests of its clients: client, secure and hops are then those of the last request.
 	peer bool
+	hops int
 
 	loopback bool            // it came to a loopback address
 	tcp      syscall.RawConn // of the client; nil if that is not by TCP
@@ -137,12 +138,12 @@ func (c *conn) serveRequest() bool {
 	c.enter(phaseAnswer)
 	size := len(head)
 	if c.peer {
-		own, client, secure, ok := cutForwarded(head)
+		own, from, ok := cutForwarded(head)
 		if !ok {
 			c.refuse(errNotForwarded)
 			return false
 		}
-		head, c.client, c.secure = own, client, secure
+		head, c.client, c.secure, c.hops = own, from.client, from.secure, from.hops
 	}
 	c.req, err = h1.ParseRequest(head, c.fields[:0])
 	req := &c.req
@@ -154,7 +155,7 @@ func (c *conn) serveRequest() bool {
 		return false
 	}
 	c.in.skip(size)
-	c.r = request{method: req.Method, host: req.Host, target: req.Target, header: &req.Fields, client: c.client, secure: c.secure, loopback: c.loopback, peer: c.peer}
+	c.r = request{method: req.Method, host: req.Host, target: req.Target, header: &req.Fields, client: c.client, secure: c.secure, loopback: c.loopback, hops: c.hops}
 	r := &c.r
 	if refusal := c.s.refuseTarget(r); refusal != nil {
 		c.stopWatching()

@@ -31,7 +31,7 @@ func (c *conn) serveControl(head string, req *h1.Request) (keep bool) {
 	r = r.WithContext(c.ctx)
 	r.RemoteAddr, r.ContentLength, r.Body = c.in.conn.RemoteAddr().String(), max(req.Length, -1), http.NoBody
 	if c.peer {
-		r = forwardedRequest(r, c.client, c.secure)
+		r = forwardedRequest(r, origin{c.client, c.secure, c.hops})
 	} else if t, ok := c.in.conn.(*tls.Conn); ok {
 		state := t.ConnectionState()
 		r.TLS = &state

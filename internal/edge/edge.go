@@ -166,7 +166,12 @@ func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok b
 	if v.p.server != "" {
 		return v.pass(e, b), nil
 	}
-	if v.lease, refusal = e.acquire(ctx, r, v.p); v.lease == nil {
+	var server string
+	if v.lease, server, refusal = e.acquire(ctx, r, v.p); server != "" {
+		v.admitted = passage{target: target{id: v.p.id, port: v.p.port}, server: server}
+		return v.pass(e, b), nil
+	}
+	if v.lease == nil {
 		return false, refusal
 	}
 	v.g = e.upstreams.enter(v.p.id, v.lease)
@@ -363,9 +368,9 @@ func (e *edge) agentCredentials(r *request, p *passage) bool {
 // sandbox wakes; then a page says so, and asks again.
 const pagePatience = 3 * time.Second
 
-// acquire waits until the sandbox serves. Either the lease or the reply is nil,
-// or both if ctx has ended.
-func (e *edge) acquire(ctx context.Context, r *request, p *passage) (*supervisor.Lease, *reply) {
+// acquire waits until the sandbox serves. There is one of a lease, the server that has
+// the sandbox by now, and a reply; none if ctx has ended.
+func (e *edge) acquire(ctx context.Context, r *request, p *passage) (lease *supervisor.Lease, server string, _ *reply) {
 	wait := ctx
 	if p.asleep && r.method == http.MethodGet && navigates(r) {
 		var cancel context.CancelFunc
@@ -382,13 +387,16 @@ func (e *edge) acquire(ctx context.Context, r *request, p *passage) (*supervisor
 		if p.asleep {
 			e.counts.woken.Observe(time.Since(begin).Seconds())
 		}
-		return lease, nil
+		return lease, "", nil
 	case ctx.Err() != nil:
-		return nil, nil
+		return nil, "", nil
 	case wait.Err() != nil:
-		return nil, wakingPage(p.id)
+		return nil, "", wakingPage(p.id)
 	}
-	return nil, e.refusal(p.id, err)
+	if server, is := store.Elsewhere(err); is && e.peers != nil && r.hops < MostHops {
+		return nil, server, nil
+	}
+	return nil, "", e.refusal(p.id, err)
 }
 
 // refusal is the answer to a request that got no lease.

@@ -34,7 +34,7 @@ func (s *Server) handler() http.Handler {
 		if peer {
 			r, ok = takeForwarded(r)
 		}
-		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil, peer: peer}
+		q := request{method: r.Method, host: r.Host, target: r.RequestURI, header: header2{r.Header}, client: parseAddr(r.RemoteAddr), secure: r.TLS != nil, hops: Hops(r.Context())}
 		if local, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && !peer {
 			q.loopback = isLoopback(local)
 		}

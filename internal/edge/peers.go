@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/netip"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,34 +18,42 @@ import (
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/ration"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 )
 
 // Several servers share one database, and a request can come to any of them. The one it
 // came to passes it on as it is to the one that has its sandbox, which admits it, wakes
 // the sandbox, and rewrites what is to be rewritten. Between them is one more hop of
-// HTTP, by mutual TLS, that only says from where the request came.
+// HTTP, by mutual TLS, that only says from where the request came. One that comes to a
+// server that has just given the sandbox away goes on once more.
 
 const (
 	// peerPatience is how long a connection to another server may take.
 	peerPatience = 5 * time.Second
 	// maxForwarded is what HeaderForwarded adds to a head, at most.
 	maxForwarded = 128
+	// MostHops is how often a request is passed on: a sandbox can move on while a request is on
+	// its way to it, and servers do not hear of that at once.
+	MostHops = 4
 	// maxPeerBuffers is maxClientBuffers for all other servers together, which serve
 	// many clients.
 	maxPeerBuffers = maxBuffers / 2
 )
 
 // elsewhere looks for a sandbox that is not here. Without a reply, p goes on to the
-// server that has it; or that is this one by now, if p names none. A request that has been
-// passed on is not passed on again.
+// server that has it; or that is this one by now, if p names none.
 func (e *edge) elsewhere(ctx context.Context, r *request, t target, absent error, p *passage) *reply {
-	if e.peers == nil || !errdef.Is(absent, errdef.NotFound) {
+	server, given := store.Elsewhere(absent)
+	if e.peers == nil || !given && !errdef.Is(absent, errdef.NotFound) {
 		return gone(t.id, absent)
 	}
-	server, err := e.peers.Holder(ctx, t.id)
+	var err error
+	if !given {
+		server, err = e.peers.Holder(ctx, t.id)
+	}
 	switch {
-	case r.peer && server != "":
+	case server != "" && r.hops >= MostHops:
 		return takenOver(t.id, server)
 	case errdef.CodeOf(err) == codeUnreachable:
 		return &reply{Code: http.StatusServiceUnavailable, SandboxID: t.id, ErrorCode: codeUnreachable, retryAfter: 1, Message: err.Error()}
@@ -143,51 +152,65 @@ func (e *edge) logPeer(p *passage, err error) {
 func appendForwarded(out []byte, head string, r *request) []byte {
 	begin := strings.IndexByte(head, '\n') + 1
 	out = append(out, head[:begin]...)
-	out = appendField(out, HeaderForwarded, forwardedValue(r.client, r.secure))
+	out = appendField(out, HeaderForwarded, forwardedValue(r.client, r.secure, r.hops+1))
 	return append(out, head[begin:]...)
 }
 
-// SetForwarded says in the header of a request that is passed on from where r came.
-func SetForwarded(h http.Header, r *http.Request) {
-	h[HeaderForwarded] = append([]string{forwardedValue(parseAddr(r.RemoteAddr), r.TLS != nil)}, h[HeaderForwarded]...)
+// SetForwarded says in the header of a request that is passed on from where r came, and that it
+// is passed on for the time hop.
+func SetForwarded(h http.Header, r *http.Request, hop int) {
+	h[HeaderForwarded] = append([]string{forwardedValue(parseAddr(r.RemoteAddr), r.TLS != nil, hop)}, h[HeaderForwarded]...)
 }
 
-func forwardedValue(client netip.Addr, secure bool) string {
+func forwardedValue(client netip.Addr, secure bool, hop int) string {
 	from := "unknown" // of a connection that is none of a network
 	if client.IsValid() {
 		from = client.WithZone("").String()
 	}
+	protocol := "0"
 	if secure {
-		return "for=" + from + "; secure=1"
+		protocol = "1"
 	}
-	return "for=" + from + "; secure=0"
+	return "for=" + from + "; secure=" + protocol + "; hop=" + strconv.Itoa(hop)
 }
 
-func parseForwarded(value string) (client netip.Addr, secure, ok bool) {
-	from, last, _ := strings.Cut(value, "; secure=")
+// origin is from where a request came that another server has passed on.
+type origin struct {
+	client netip.Addr
+	secure bool
+	hops   int // how often it was passed on
+}
+
+func parseForwarded(value string) (o origin, ok bool) {
+	from, rest, _ := strings.Cut(value, "; secure=")
+	last, hop, _ := strings.Cut(rest, "; hop=")
 	from, ok = strings.CutPrefix(from, "for=")
 	if !ok || last != "0" && last != "1" {
-		return netip.Addr{}, false, false
+		return origin{}, false
 	}
 	client, err := netip.ParseAddr(from)
-	return client, last == "1", err == nil || from == "unknown"
+	if err != nil && from != "unknown" {
+		return origin{}, false
+	}
+	hops, err := strconv.Atoi(hop)
+	return origin{client, last == "1", hops}, err == nil && hops > 0
 }
 
 var errNotForwarded = &h1.Error{Status: http.StatusBadRequest, Reason: "requests that another server passes on begin with a field " + HeaderForwarded + ", and this one has none that can be read"}
 
 // cutForwarded takes from a head what the server that passed it on has put into it.
 // The rest is the head that came to that one.
-func cutForwarded(head string) (rest string, client netip.Addr, secure, ok bool) {
+func cutForwarded(head string) (rest string, from origin, ok bool) {
 	const name = HeaderForwarded + ":"
 	for i := strings.IndexByte(head, '\n') + 1; 0 < i && i < len(head); {
 		line, after, _ := strings.Cut(head[i:], "\n")
 		if len(line) >= len(name) && strings.EqualFold(line[:len(name)], name) {
-			client, secure, ok = parseForwarded(strings.Trim(line[len(name):], " \t\r"))
-			return head[:i] + after, client, secure, ok
+			from, ok = parseForwarded(strings.Trim(line[len(name):], " \t\r"))
+			return head[:i] + after, from, ok
 		}
 		i += len(line) + len("\n")
 	}
-	return "", netip.Addr{}, false, false
+	return "", origin{}, false
 }
 
 // takeForwarded is cutForwarded for a request by HTTP/2.
@@ -196,24 +219,24 @@ func takeForwarded(r *http.Request) (*http.Request, bool) {
 	if len(values) == 0 {
 		return r, false
 	}
-	client, secure, ok := parseForwarded(values[0])
+	from, ok := parseForwarded(values[0])
 	if !ok {
 		return r, false
 	}
 	if r.Header[HeaderForwarded] = values[1:]; len(values) == 1 {
 		delete(r.Header, HeaderForwarded)
 	}
-	return forwardedRequest(r, client, secure), true
+	return forwardedRequest(r, from), true
 }
 
 // forwardedRequest returns a request as one that a client made here.
-func forwardedRequest(r *http.Request, client netip.Addr, secure bool) *http.Request {
-	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, true))
+func forwardedRequest(r *http.Request, from origin) *http.Request {
+	r = r.WithContext(context.WithValue(r.Context(), forwardedKey{}, from.hops))
 	r.RemoteAddr, r.TLS = ":0", nil
-	if client.IsValid() {
-		r.RemoteAddr = netip.AddrPortFrom(client, 0).String()
+	if from.client.IsValid() {
+		r.RemoteAddr = netip.AddrPortFrom(from.client, 0).String()
 	}
-	if secure {
+	if from.secure {
 		r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 	}
 	return r
@@ -221,9 +244,12 @@ func forwardedRequest(r *http.Request, client netip.Addr, secure bool) *http.Req
 
 type forwardedKey struct{}
 
-// Forwarded reports whether another server of the database has passed on the request of
-// a context. It is not to be passed on again.
-func Forwarded(ctx context.Context) bool { return ctx.Value(forwardedKey{}) != nil }
+// Hops returns how often other servers of the database have passed on the request of a
+// context: [MostHops] times at most.
+func Hops(ctx context.Context) int {
+	hops, _ := ctx.Value(forwardedKey{}).(int)
+	return hops
+}
 
 // ServePeers accepts connections that other servers of the database have made, beside
 // Serve, until ln is closed or Shutdown is called. Whoever gets through ln is trusted to
@@ -268,7 +294,7 @@ func (x *exchange2) forward(p *httputil.ProxyRequest) {
 	p.Out.URL = urlOf("server", x.q.target)
 	p.Out.Host = p.In.Host
 	keepSent(p)
-	SetForwarded(p.Out.Header, p.In)
+	SetForwarded(p.Out.Header, p.In, x.q.hops+1)
 }
 
 // peerTransports are what carries requests by HTTP/2 to other servers, by HTTP/1.1: each

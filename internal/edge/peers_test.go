@@ -552,7 +552,7 @@ func TestPassedOnIsTheClients(t *testing.T) {
 		}
 	}
 	for _, c := range bound {
-		fmt.Fprint(c, rawHead("GET / HTTP/1.1")+HeaderForwarded+": for=192.0.2.7; secure=0\r\n\r\n")
+		fmt.Fprint(c, rawHead("GET / HTTP/1.1")+HeaderForwarded+": for=192.0.2.7; secure=0; hop=1\r\n\r\n")
 		if resp, _ := readAnswer(t, bufio.NewReader(c), "GET"); resp.StatusCode != http.StatusOK {
 			t.Errorf("%s", resp.Status)
 		}
@@ -575,7 +575,7 @@ func TestControlPlaneOfPeers(t *testing.T) {
 	f := newFleet(t, echo)
 	control := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.RemoteAddr)
-		fmt.Fprintf(w, "%s %v %t %t %q", host, err, r.TLS != nil, Forwarded(r.Context()), r.Header[HeaderForwarded])
+		fmt.Fprintf(w, "%s %v %t %d %q", host, err, r.TLS != nil, Hops(r.Context()), r.Header[HeaderForwarded])
 	})
 	p := f.servePair(t, func(_, b *Options) { b.Control = control })
 	for _, protocol := range []string{"http/1.1", "h2"} {
@@ -590,12 +590,14 @@ func TestControlPlaneOfPeers(t *testing.T) {
 			status int
 			want   string
 		}{
-			{[]string{"for=192.0.2.1; secure=1"}, 200, "192.0.2.1 <nil> true true []"},
-			{[]string{"for=2001:db8::1; secure=0", "for=192.0.2.2; secure=1"}, 200, `2001:db8::1 <nil> false true ["for=192.0.2.2; secure=1"]`},
-			{[]string{"for=unknown; secure=0"}, 200, " <nil> false true []"},
+			{[]string{"for=192.0.2.1; secure=1; hop=1"}, 200, "192.0.2.1 <nil> true 1 []"},
+			{[]string{"for=2001:db8::1; secure=0; hop=4", "for=192.0.2.2; secure=1"}, 200, `2001:db8::1 <nil> false 4 ["for=192.0.2.2; secure=1"]`},
+			{[]string{"for=unknown; secure=0; hop=2"}, 200, " <nil> false 2 []"},
 			{nil, 400, "begin with a field Drowse-Forwarded"},
 			{[]string{"for=192.0.2.1"}, 400, "begin with a field"},
-			{[]string{"for=x; secure=1"}, 400, "begin with a field"},
+			{[]string{"for=192.0.2.1; secure=1"}, 400, "begin with a field"},
+			{[]string{"for=192.0.2.1; secure=1; hop=0"}, 400, "begin with a field"},
+			{[]string{"for=x; secure=1; hop=1"}, 400, "begin with a field"},
 			{[]string{"secure=1; for=192.0.2.1"}, 400, "begin with a field"},
 		} {
 			req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://evil.test/x", nil) // a name that is none on loopback
@@ -618,7 +620,7 @@ func TestControlPlaneOfPeers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	if got, want := body(t, resp), `127.0.0.1 <nil> false false ["for=192.0.2.1; secure=1"]`; got != want {
+	if got, want := body(t, resp), `127.0.0.1 <nil> false 0 ["for=192.0.2.1; secure=1"]`; got != want {
 		t.Errorf("public: %s, want %s", got, want)
 	}
 }
@@ -636,22 +638,23 @@ func TestStrangersAreNoPeers(t *testing.T) {
 			continue
 		}
 		defer conn.Close()
-		fmt.Fprint(conn, rawHead("GET / HTTP/1.1")+HeaderForwarded+": for=192.0.2.7; secure=0\r\n\r\n")
+		fmt.Fprint(conn, rawHead("GET / HTTP/1.1")+HeaderForwarded+": for=192.0.2.7; secure=0; hop=1\r\n\r\n")
 		if data, err := io.ReadAll(conn); err == nil || len(data) > 0 {
 			t.Errorf("%s: %q, %v", name, data, err)
 		}
 	}
 }
 
-// TestPassedOnOnce: of two servers that take each other for the one that has a sandbox,
-// the second one answers: that it has gone to another.
-func TestPassedOnOnce(t *testing.T) {
+// TestPassedOnInACircle: of servers that take each other for the one that has a sandbox, one
+// answers in the end: that it has gone to another.
+func TestPassedOnInACircle(t *testing.T) {
 	f := newFleet(t, echo)
 	p := f.servePair(t, nil)
 	p.link.holds = func(string) bool { return true }
-	p.back.holds = p.link.holds
+	p.back.name, p.back.addr, p.back.config, p.back.holds = p.link.name, p.link.addr, p.link.config, p.link.holds // a circle of one
 	for name, client := range map[string]*http.Client{"1.1": {Transport: &http.Transport{}}, "2": http2Client(t)} {
 		defer client.CloseIdleConnections()
+		before, _ := p.back.counts()
 		req := request2(t, p.a, nil)
 		req.Header.Set(headerSandbox, "iother")
 		resp, err := client.Do(req)
@@ -660,8 +663,8 @@ func TestPassedOnOnce(t *testing.T) {
 		}
 		defer resp.Body.Close()
 		wantJSON(t, resp, http.StatusServiceUnavailable, "has just taken the sandbox over")
-		if _, dialed := p.back.counts(); dialed != 0 {
-			t.Errorf("%s: the second server passed it on", name)
+		if asked, _ := p.back.counts(); asked-before != MostHops {
+			t.Errorf("%s: other servers were asked %d times who has it, want %d", name, asked-before, MostHops)
 		}
 	}
 	p.link.holds = func(string) bool { return false }
@@ -873,21 +876,21 @@ func TestKeptPeerConnectionsAreSwept(t *testing.T) {
 func TestCutForwarded(t *testing.T) {
 	const begin, end = "GET / HTTP/1.1\r\n", "Host: x\r\n\r\n"
 	for head, want := range map[string]string{
-		begin + "Drowse-Forwarded: for=192.0.2.1; secure=1\r\n" + end:                        begin + end,
-		begin + "A: b\r\ndROWSE-fORWARDED:for=192.0.2.1; secure=1 \r\n" + end:                begin + "A: b\r\n" + end,
-		begin + "Drowse-Forwarded: for=192.0.2.1; secure=1\r\nDrowse-Forwarded: x\r\n" + end: begin + "Drowse-Forwarded: x\r\n" + end,
-		begin + "Drowse-Forwarded: x\r\nDrowse-Forwarded: for=192.0.2.1; secure=1\r\n" + end: "",
-		begin + "Drowse-Forwarded : for=192.0.2.1; secure=1\r\n" + end:                       "",
-		begin + "X-Drowse-Forwarded: for=192.0.2.1; secure=1\r\n" + end:                      "",
+		begin + "Drowse-Forwarded: for=192.0.2.1; secure=1; hop=3\r\n" + end:                        begin + end,
+		begin + "A: b\r\ndROWSE-fORWARDED:for=192.0.2.1; secure=1; hop=3 \r\n" + end:                begin + "A: b\r\n" + end,
+		begin + "Drowse-Forwarded: for=192.0.2.1; secure=1; hop=3\r\nDrowse-Forwarded: x\r\n" + end: begin + "Drowse-Forwarded: x\r\n" + end,
+		begin + "Drowse-Forwarded: x\r\nDrowse-Forwarded: for=192.0.2.1; secure=1; hop=3\r\n" + end: "",
+		begin + "Drowse-Forwarded : for=192.0.2.1; secure=1; hop=3\r\n" + end:                       "",
+		begin + "X-Drowse-Forwarded: for=192.0.2.1; secure=1; hop=3\r\n" + end:                      "",
 		begin + end: "",
 		"GET /Drowse-Forwarded: HTTP/1.1\r\n" + end: "",
 	} {
-		rest, client, secure, ok := cutForwarded(head)
-		if ok != (want != "") || ok && (rest != want || client.String() != "192.0.2.1" || !secure) {
-			t.Errorf("%q: %q %s %t %t", head, rest, client, secure, ok)
+		rest, from, ok := cutForwarded(head)
+		if ok != (want != "") || ok && (rest != want || from != (origin{netip.MustParseAddr("192.0.2.1"), true, 3})) {
+			t.Errorf("%q: %q %+v %t", head, rest, from, ok)
 		}
 	}
-	if longest := netip.MustParseAddr("fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:abcd"); maxForwarded < len(HeaderForwarded+": \r\n")+len(forwardedValue(longest, true)) {
+	if longest := netip.MustParseAddr("fd00:aaaa:bbbb:cccc:dddd:eeee:ffff:abcd"); maxForwarded < len(HeaderForwarded+": \r\n")+len(forwardedValue(longest, true, MostHops)) {
 		t.Error("maxForwarded is too little")
 	}
 }

@@ -50,7 +50,7 @@ type request struct {
 	secure bool       // came by TLS
 
 	loopback bool // came to a loopback address of this machine
-	peer     bool // another server of the database has passed it on
+	hops     int  // how often other servers of the database have passed it on
 
 	way *way // in which it names a sandbox, as routes decided; nil for the control plane
 }

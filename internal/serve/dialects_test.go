@@ -47,6 +47,7 @@ var dialects = []*dialect{
 			"POST /v1/sandboxes":                                 {`{"template":"<origin>"}`, `{"snapshot":"<snapshot>"}`},
 			"PATCH /v1/sandboxes/{id}":                           {`{"onIdle":"kill"}`},
 			"POST /v1/sandboxes/{id}/pause":                      {`{}`},
+			"POST /v1/sandboxes/{id}/move":                       {`{}`},
 			"POST /v1/sandboxes/{id}/resume":                     {`{}`},
 			"POST /v1/sandboxes/{id}/timeout":                    {`{"timeoutSeconds":600}`},
 			"POST /v1/sandboxes/{id}/holds":                      {`{"reason":"tests","seconds":60}`},

@@ -387,11 +387,12 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		}})
 		transport := func(to string) http.RoundTripper { return server.TransportTo(to) }
 		var takeOver func(ctx context.Context, id string) error
+		var mover cluster.Mover
 		if copies != nil {
-			takeOver = sup.TakeOver
+			takeOver, mover = sup.TakeOver, sup
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -553,7 +554,11 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 		Sandboxes: p.view, Volumes: p.sup, Webhooks: p.hooks, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Sign: p.sup.Derive, Auth: p.keys, Keys: p.keys, Domain: o.Domain, LocalDomain: localDomain(o.Listen), MaxTimeout: o.MaxTimeout, DefaultTimeout: o.DefaultTimeout, Log: o.Log,
 	}))
 	files := timed.of("volumes", volumecontent.New(volumecontent.Options{Volumes: p.sup, Keys: p.keys, Log: o.Log}))
-	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.view, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Servers: p.store, Doctor: newExaminer(o.StateDir, p.sup, o.first).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
+	var mover v1.Mover
+	if p.others != nil {
+		mover = p.others
+	}
+	native := timed.of("v1", v1.New(v1.Options{Sandboxes: p.view, Volumes: p.sup, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Services: p.sup, Publisher: p.publisher, Traces: p.sup, Diaries: p.sup, Auth: p.keys, Keys: p.keys, SSHKeys: p.sshKeys, Secrets: p.secrets, Audit: p.calls, Servers: p.store, Mover: mover, Doctor: newExaminer(o.StateDir, p.sup, o.first).Findings, Room: p.room, Log: o.Log, Domain: o.linkDomain(), Isolation: p.sup.Capabilities().Isolation}))
 	ofSandbox0 := timed.of("sandbox0", sandbox0.New(ctx, sandbox0.Options{Sandboxes: p.view, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Volumes: p.sup, Services: p.sup, Contexts: p.store, Auth: p.keys, Domain: o.linkDomain(), SSHListen: o.SSHListen, Room: p.room, MaxTimeout: o.MaxTimeout, Log: o.Log}))
 	ofMitos := timed.of("mitos", mitos.New(mitos.Options{Sandboxes: p.view, Templates: p.sup, Snapshots: p.sup, Builds: p.builder, Settings: p.store, Auth: p.keys, Domain: o.linkDomain(), MaxTimeout: o.MaxTimeout, Log: o.Log, Room: p.room, Judge: func(req supervisor.CreateRequest) error { return supervisor.Judge(p.sup, req) }}))
 	metrics := metricsHandler(reg, p.keys)

@@ -79,6 +79,7 @@ var bounds = map[place]string{
 	{"internal/api/sandbox0.server.serveSocket", "websocket.Accept"}:      inRoom,
 	{"internal/api/sandbox0.transfer", "json.NewDecoder"}:                 short,
 	{"internal/build/workshop.Workshop.Put", "io.ReadAll"}:                short,
+	{"internal/cluster.Cluster.askToTake", "io.ReadAll"}:                  short,
 	{"internal/bundle.Reader.end", "io.ReadAll"}:                          short,
 	{"internal/bundle.Reader.readManifest", "io.ReadAll"}:                 "maxManifest, for the time of one import",
 	{"internal/bundle.Reader.readManifest", "json.NewDecoder"}:            inMemory,

@@ -166,6 +166,7 @@ type Options struct {
 	Audit     Audit                 // required
 	Doctor    Doctor                // required
 	Servers   Servers               // required
+	Mover     Mover                 // nil for a server that has its records by itself
 	// Domain is the wildcard domain, with the port if it is an unusual one,
 	// under which sandboxes are reached by host name. Empty means that there is
 	// none, and preview links go by path.

@@ -2,8 +2,10 @@ package v1
 
 import (
 	"context"
+	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -14,6 +16,13 @@ type Servers interface {
 	Self() string
 	// Servers returns all of them, by id.
 	Servers(ctx context.Context) ([]store.Server, error)
+}
+
+// Mover moves sandboxes to other servers.
+type Mover interface {
+	// Move moves a sandbox to a server, or to any other than its own if that is empty, as a
+	// request asks for, and returns the sandbox as it is then.
+	Move(r *http.Request, id, to, actor string) (store.Sandbox, error)
 }
 
 type serverView struct {
@@ -58,4 +67,18 @@ func listServers(s *server, c *call) (reply, error) {
 		})
 	}
 	return ok(v)
+}
+
+// moveSandbox has a sandbox go to another server.
+func moveSandbox(s *server, c *call) (reply, error) {
+	if s.Mover == nil {
+		return reply{}, s.ifKnown(c, errdef.New(errdef.WrongState, "no_other_server", "this server keeps its records by itself, and there is no other that sandbox %s could move to", c.sandbox).
+			WithRemedy("take it to another server by drowse export and import, or give several servers one database"))
+	}
+	to, _ := c.words["server"].Value.(string)
+	sb, err := s.Mover.Move(c.r, c.sandbox, to, c.actor)
+	if err != nil {
+		return reply{}, err
+	}
+	return ok(s.viewWithTokens(c, sb))
 }

@@ -24,7 +24,10 @@ var (
 	pauseBody   = body.Vocabulary{body.PauseMode}
 	resumeBody  = body.Options
 	timeoutBody = body.Vocabulary{deadlineOption}
-	holdBody    = body.Vocabulary{
+	moveBody    = body.Vocabulary{
+		{Name: "server", Doc: "The id of the server that it goes to (default: another one of the database that is alive).", Spelled: []body.Spelled{body.AsText.As("server serverID serverId server_id")}},
+	}
+	holdBody = body.Vocabulary{
 		{Name: "reason", Doc: "What the hold is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("reason")}},
 		{Name: "seconds", Doc: "How long the hold lasts, from now.", Required: true, Spelled: []body.Spelled{body.InSomeSeconds.As("seconds")}},
 		{Name: "id", Doc: "The id of the hold. The id of an existing hold extends it (default: a new id).", Spelled: []body.Spelled{body.AsText.As("id")}},

@@ -111,7 +111,7 @@ func New(key, dir string) *Server {
 	if err != nil {
 		panic("internal error: " + err.Error())
 	}
-	s.api = log.Handler(v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Services: apitest.NewServices(backend{s}), Publisher: apitest.Publisher{}, Traces: backend{s}, Diaries: diary{s}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Secrets: vault, Audit: log, Servers: apitest.Servers{{ID: "srv_one", Name: "machine", Address: "192.0.2.1:3443", Left: time.Second, Room: &store.Room{Running: 3, MaxRunning: 20, MemoryMiB: 2 << 10, DiskMiB: 40 << 10}}, {ID: "srv_two", Name: "other", Room: &store.Room{}}, {ID: "srv_three", Name: "third", Left: time.Second, Leaving: true, Room: &store.Room{}}}, Doctor: healthy, Isolation: "none"}))
+	s.api = log.Handler(v1.New(v1.Options{Sandboxes: backend{s}, Volumes: s.fake, Templates: apitest.NewTemplates(s.fake), Snapshots: snapshots{s, apitest.NewSnapshots(s.fake)}, Builds: apitest.NewBuilds(), Services: apitest.NewServices(backend{s}), Publisher: apitest.Publisher{}, Traces: backend{s}, Diaries: diary{s}, Auth: s, Keys: s.keys, SSHKeys: s.sshKeys, Secrets: vault, Audit: log, Servers: apitest.Servers{{ID: "srv_one", Name: "machine", Address: "192.0.2.1:3443", Left: time.Second, Room: &store.Room{Running: 3, MaxRunning: 20, MemoryMiB: 2 << 10, DiskMiB: 40 << 10}}, {ID: "srv_two", Name: "other", Room: &store.Room{}}, {ID: "srv_three", Name: "third", Left: time.Second, Leaving: true, Room: &store.Room{}}}, Mover: backend{s}, Doctor: healthy, Isolation: "none"}))
 	if s.hooks, err = hooksOf(context.Background(), s, st); err != nil {
 		panic("internal error: " + err.Error())
 	}
@@ -432,6 +432,16 @@ func (b backend) KeyCosts() map[string]cost.Cost {
 func (b backend) KeyUse(key string) store.Use {
 	defer b.s.leave()
 	return b.s.enter().KeyUse(key)
+}
+
+// Move implements v1.Mover: srv_two is all that can have a sandbox.
+func (b backend) Move(r *http.Request, id, to, _ string) (store.Sandbox, error) {
+	sb, err := b.Find(r.Context(), id)
+	if err == nil && to != "" && to != "srv_two" {
+		err = errdef.New(errdef.NotFound, "server_not_found", "there is no server %q", to).WithRemedy("drowse servers lists those of the database")
+	}
+	sb.Owner = "srv_two"
+	return sb, err
 }
 
 // Find implements v1.Sandboxes.

@@ -1,0 +1,203 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/auth"
+	"github.com/drowse-dev/drowse/internal/edge"
+	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
+)
+
+// Mover is what moves sandboxes, as package takeover does it.
+type Mover interface {
+	// HandOver has another server take a sandbox of this one, which take asks it for.
+	HandOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error
+	// Receive takes a sandbox over that its server offers to this one.
+	Receive(ctx context.Context, id, actor string) error
+}
+
+// A client asks any server for a move, which passes the request on to the one that has the
+// sandbox. That one asks the other server to take it, with the key of the client and by the
+// same call, which is passed on no further.
+
+// Move moves a sandbox to a server, to any other than its own if that is empty, as the request r
+// asks for, and returns it as it is then. Where the sandbox is there already, it does nothing.
+func (c *Cluster) Move(r *http.Request, id, to, actor string) (store.Sandbox, error) {
+	if err := c.move(r, id, to, actor); err != nil {
+		return store.Sandbox{}, err
+	}
+	return c.o.Store.Sandbox(r.Context(), id)
+}
+
+func (c *Cluster) move(r *http.Request, id, to, actor string) error {
+	ctx := context.WithoutCancel(r.Context()) // who goes away leaves nothing half way
+	sb, err := c.o.Store.Sandbox(ctx, id)
+	if err != nil {
+		return err
+	}
+	self := c.o.Store.Self()
+	switch {
+	case sb.Owner == to:
+		return nil
+	case c.o.Mover == nil:
+		return errdef.New(errdef.Unsupported, "no_object_storage", "sandboxes move by way of object storage, and server %s has none; sandbox %s stays where it is", self, id).
+			WithRemedy("start all servers with the same --blobs").With("server", self)
+	case sb.Owner == self:
+		return c.handOver(ctx, r, sb, to, actor)
+	case self == to && edge.Hops(ctx) == edge.MostHops: // its owner asks
+		return c.receive(ctx, id, sb.Owner, actor)
+	}
+	return store.ErrElsewhere("sandbox "+id, sb.Owner)
+}
+
+// handOver moves a sandbox of this server to another one.
+func (c *Cluster) handOver(ctx context.Context, r *http.Request, sb store.Sandbox, to, actor string) error {
+	if len(sb.Config.Volumes) > 0 {
+		return errdef.New(errdef.Unsupported, "has_volumes", "sandbox %s has volumes, whose files are on its server; it stays there", sb.ID).
+			WithRemedy("move what sandboxes without volumes do; volumes stay on the server that has made them")
+	}
+	all, err := c.o.Store.Servers(ctx)
+	if err != nil {
+		return err
+	}
+	srv, err := chooseServer(all, c.o.Store.Self(), to)
+	if err != nil {
+		return err
+	}
+	if err := c.reach(ctx, srv); err != nil { // the sandbox does not sleep in vain
+		return err
+	}
+	began := time.Now()
+	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, actor, func(ctx context.Context) error { return c.askToTake(ctx, r, sb.ID, srv.ID) }); err != nil {
+		return err
+	}
+	c.note(sb.ID, srv.ID, time.Now())
+	c.o.Log.Info("sandbox moved to another server", "sandbox", sb.ID, "server", srv.ID, "dur", time.Since(began))
+	return nil
+}
+
+// chooseServer returns the server that a sandbox of the server self moves to: the one that is
+// named, or any that can be reached.
+func chooseServer(all []store.Server, self, to string) (store.Server, error) {
+	i := slices.IndexFunc(all, func(srv store.Server) bool {
+		if to != "" {
+			return srv.ID == to
+		}
+		return srv.ID != self && srv.Left > 0 && !srv.Leaving && srv.Address != ""
+	})
+	switch {
+	case i < 0 && to == "":
+		return store.Server{}, errdef.New(errdef.WrongState, "no_other_server", "there is no other server that the sandbox could move to; it stays where it is").
+			WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs")
+	case i < 0:
+		return store.Server{}, errdef.New(errdef.NotFound, "server_not_found", "there is no server %.100q", to).
+			WithRemedy("drowse servers lists those of the database").With("server", to)
+	case all[i].Left <= 0 || all[i].Leaving:
+		return store.Server{}, errNotThere(to, "stops, or is gone")
+	}
+	return all[i], nil
+}
+
+// errNotThere says that a server cannot get a sandbox.
+func errNotThere(server, why string) error {
+	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s %s; the sandbox stays where it is", server, why).
+		WithRemedy("see why that server is down, or choose another of those that drowse servers lists as alive").With("server", server)
+}
+
+// reach returns an error if another server cannot be reached.
+func (c *Cluster) reach(ctx context.Context, srv store.Server) error {
+	conn, err := c.Dial(ctx, srv.ID, "http/1.1")
+	if err != nil {
+		return errNotThere(srv.ID, "cannot be reached")
+	}
+	return conn.Close()
+}
+
+// mostAnswer bounds what is read of the answer of a server.
+const mostAnswer = 64 << 10
+
+// askToTake asks a server to take a sandbox over that is offered to it, as the client of r.
+func (c *Cluster) askToTake(ctx context.Context, r *http.Request, id, server string) error {
+	text, err := json.Marshal(map[string]string{"server": server})
+	if err != nil {
+		return err
+	}
+	out, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server/v1/sandboxes/"+id+"/move", bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	out.Header.Set("Content-Type", "application/json")
+	out.Header.Set("X-Api-Key", auth.FromHeader(r.Header))
+	edge.SetForwarded(out.Header, r, edge.MostHops)
+	resp, err := c.o.Transport(server).RoundTrip(out)
+	if err != nil {
+		return c.broken(ctx, server, nil, err)
+	}
+	defer resp.Body.Close()
+	var answer struct {
+		Error struct {
+			Code, Message, Remediation string
+			Context                    map[string]any
+		}
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
+	switch {
+	case resp.StatusCode == http.StatusOK:
+		return nil
+	case err == nil:
+		err = json.Unmarshal(body, &answer)
+	}
+	if err != nil || answer.Error.Code == "" {
+		return c.broken(ctx, server, nil, fmt.Errorf("status %d, %w", resp.StatusCode, err))
+	}
+	class := errdef.Unavailable
+	if known, ok := errdef.Lookup(answer.Error.Code); ok {
+		class = known.Class
+	}
+	refusal := errdef.New(class, answer.Error.Code, "server %s does not take sandbox %s, which stays where it was: %s", server, id, answer.Error.Message).
+		WithRemedy("%s", answer.Error.Remediation)
+	for name, value := range answer.Error.Context {
+		refusal = refusal.With(name, value)
+	}
+	return refusal.With("server", server)
+}
+
+// receive has this server take over what another offers. Who asks for the sandbox meanwhile
+// waits, and is led back to the other if that fails.
+func (c *Cluster) receive(ctx context.Context, id, from, actor string) error {
+	t := &take{done: make(chan struct{}), server: from}
+	c.takes.mu.Lock()
+	now := c.takes.now[id]
+	busy := now != nil && !now.over()
+	if !busy {
+		if c.takes.now == nil {
+			c.takes.now = map[string]*take{}
+		}
+		c.takes.now[id] = t
+	}
+	c.takes.mu.Unlock()
+	if busy {
+		return errGone(id, from, "it is being taken over")
+	}
+	c.turns <- struct{}{}
+	err := c.o.Mover.Receive(ctx, id, actor)
+	<-c.turns
+	if err == nil {
+		t.server = ""
+	}
+	close(t.done)
+	c.takes.mu.Lock()
+	defer c.takes.mu.Unlock()
+	if c.takes.now[id] == t {
+		delete(c.takes.now, id)
+	}
+	return err
+}
