@@ -76,8 +76,9 @@ func moveCommand(a *app) *cobra.Command {
 storage, with memory, processes, files, id and settings; both servers are alive. A
 sandbox that runs is paused, and runs on there with a new timeout; one that is
 paused stays paused. Requests for it wait meanwhile, and go on at the new server.
-Its streams end. Without --to, it goes to another server that is alive. After an
-error it is where it was. It needs an admin key.`,
+Its streams end. Without --to, it goes to one with room, whose processor and
+runtime can go on with its memory. After an error it is where it was. It needs an
+admin key.`,
 		Example: `  drowse servers
   drowse move i0abc --to srv_fdp4u5m2c3qk7a6b`,
 		Args: exactArgs("ID"),

@@ -64,11 +64,7 @@ func (c *Cluster) handOver(ctx context.Context, r *http.Request, sb store.Sandbo
 		return errdef.New(errdef.Unsupported, "has_volumes", "sandbox %s has volumes, whose files are on its server; it stays there", sb.ID).
 			WithRemedy("move what sandboxes without volumes do; volumes stay on the server that has made them")
 	}
-	all, err := c.o.Store.Servers(ctx)
-	if err != nil {
-		return err
-	}
-	srv, err := chooseServer(all, c.o.Store.Self(), to)
+	srv, err := c.target(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -84,19 +80,22 @@ func (c *Cluster) handOver(ctx context.Context, r *http.Request, sb store.Sandbo
 	return nil
 }
 
-// chooseServer returns the server that a sandbox of the server self moves to: the one that is
-// named, or any that can be reached.
-func chooseServer(all []store.Server, self, to string) (store.Server, error) {
-	i := slices.IndexFunc(all, func(srv store.Server) bool {
-		if to != "" {
-			return srv.ID == to
+// target returns the server that a sandbox of this server moves to: the one that is named, or one
+// with room whose processor and runtime can go on with memory of this one.
+func (c *Cluster) target(ctx context.Context, to string) (store.Server, error) {
+	all, err := c.o.Store.Servers(ctx)
+	if err != nil {
+		return store.Server{}, err
+	}
+	if to == "" {
+		i := slices.IndexFunc(all, func(srv store.Server) bool { return srv.ID == c.o.Store.Self() && srv.Room != nil })
+		if to = c.Choose(ctx, func(r store.Room) bool { return i < 0 || r.Reads(*all[i].Room) }); to == "" {
+			return store.Server{}, errdef.New(errdef.WrongState, "no_other_server", "there is no other server that has room for the sandbox and can go on with its memory; it stays where it is").
+				WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs, or name one with --to to see what it lacks")
 		}
-		return srv.ID != self && srv.Left > 0 && !srv.Leaving && srv.Address != ""
-	})
+	}
+	i := slices.IndexFunc(all, func(srv store.Server) bool { return srv.ID == to })
 	switch {
-	case i < 0 && to == "":
-		return store.Server{}, errdef.New(errdef.WrongState, "no_other_server", "there is no other server that the sandbox could move to; it stays where it is").
-			WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs")
 	case i < 0:
 		return store.Server{}, errdef.New(errdef.NotFound, "server_not_found", "there is no server %.100q", to).
 			WithRemedy("drowse servers lists those of the database").With("server", to)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -39,7 +40,7 @@ func TestMove(t *testing.T) {
 	b := open(t, &records{self: "srv_b"})
 	at := listen(t, b)
 	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a"}, servers: []store.Server{
-		{ID: "srv_a", Left: time.Minute, Address: "x"}, {ID: "srv_b", Left: time.Minute, Address: at}, {ID: "srv_gone", Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
+		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{Runtime: "1", CPU: []string{"avx"}}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"avx", "avx2"}, DiskMiB: leastDisk}}, {ID: "srv_old", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"sse"}, DiskMiB: leastDisk, MemoryMiB: 1 << 30}}, {ID: "srv_new", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "2", CPU: []string{"avx"}, DiskMiB: leastDisk, MemoryMiB: 1 << 30}}, {ID: "srv_gone", Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
 	}}
 	var asked, answer string
 	status := http.StatusOK
@@ -107,8 +108,10 @@ func TestMove(t *testing.T) {
 	if _, err := move("srv_b"); errdef.CodeOf(err) != "no_object_storage" {
 		t.Errorf("without object storage: %v", err)
 	}
-	if _, err := chooseServer(r.servers[:1], "srv_a", ""); errdef.CodeOf(err) != "no_other_server" {
-		t.Errorf("alone: %v", err)
+	c.o.Mover, r.servers = moves{}, slices.DeleteFunc(r.servers, func(srv store.Server) bool { return srv.ID == "srv_b" })
+	_ = c.Forget(t.Context())
+	if _, err := move(""); errdef.CodeOf(err) != "no_other_server" {
+		t.Errorf("where no other can go on with it: %v", err)
 	}
 }
 

@@ -56,6 +56,11 @@ type Room struct {
 	Templates map[string]string `json:"templates,omitempty"`
 }
 
+// Reads reports whether memory images of a server with room of are restored by one with r.
+func (r Room) Reads(of Room) bool {
+	return r.Architecture == of.Architecture && r.Runtime == of.Runtime && !slices.ContainsFunc(of.CPU, func(feature string) bool { return !slices.Contains(r.CPU, feature) })
+}
+
 // BackWithin is how long servers have to renew their leases after the database was away for
 // all of them.
 const BackWithin = 15 * time.Second
