@@ -77,6 +77,8 @@ var measurements = []struct {
 	{"snapshots", (*bench).snapshots},
 	{"started", (*bench).started},
 	{"edge", (*bench).edge},
+	{"postgres", (*bench).postgres},
+	{"lists", (*bench).lists},
 	// Last: these need the server's address.
 	{"deadlines", (*bench).deadlines},
 	{"start", (*bench).starts},

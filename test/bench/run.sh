@@ -2,7 +2,7 @@
 # Measures drowse beside the raw tool and writes the tables of
 # docs/results/benchmarks.md.
 #
-#   run.sh [--quick | --short] [--only create,exec,inside,idle,sleep,written,early,light,atonce,pressure,deltas,forks,snapshots,started,edge,deadlines,start] [--docs FILE]
+#   run.sh [--quick | --short] [--only create,exec,inside,idle,sleep,written,early,light,atonce,pressure,deltas,forks,snapshots,started,edge,postgres,lists,deadlines,start] [--docs FILE]
 #
 # --short makes a tenth of the runs, some 40 minutes, and --quick these with small guests, to see
 # that everything works. --quick and --only leave the documentation alone unless --docs names a

@@ -68,6 +68,7 @@ var others = map[string]map[string]string{
 	"maxRate":          {body.AsCount.Words: "3", body.AsLimit.Words: "3"},
 	"diskMiB":          {body.AsCount.Words: "300"},
 	"sandbox":          {body.AsText.Words: `"$ID"`},
+	"server":           {body.AsText.Words: `"srv_b"`},
 	"snapshot":         {body.AsText.Words: `"x1"`},
 	"replace":          {body.AsFlag.Words: "true"},
 	"undo":             {body.AsFlag.Words: "true"},
@@ -162,6 +163,7 @@ type attempt struct {
 func newAttempt(t *testing.T, r route) attempt {
 	t.Helper()
 	w := newWorld(t, func(o *Options) {
+		o.Mover = movesTo{o.Sandboxes}
 		if r.name == "patchKey" || r.name == "rotateKey" {
 			o.Keys = keyX1(t)
 		}

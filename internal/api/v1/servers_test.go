@@ -2,12 +2,44 @@ package v1
 
 import (
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/apitest"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
+
+// movesTo is a Mover of which the servers are said, but for srv_gone, to have what is moved
+// to them.
+type movesTo struct{ Sandboxes }
+
+func (m movesTo) Move(r *http.Request, id, to, actor string) (store.Sandbox, error) {
+	sb, err := m.Find(r.Context(), id)
+	if to == "srv_gone" {
+		err = errdef.New(errdef.NotFound, "server_not_found", "there is no server %q for %s", to, actor)
+	}
+	if sb.Owner = to; to == "" {
+		sb.Owner = "srv_any"
+	}
+	return sb, err
+}
+
+// TestMoveSandbox has a sandbox moved to the server that is named, or to any.
+func TestMoveSandbox(t *testing.T) {
+	w := newWorld(t, func(o *Options) { o.Mover = movesTo{o.Sandboxes} })
+	move := pathOf(w.create(`{}`)) + "/move"
+	for body, want := range map[string]string{`{"server":"srv_b"}`: "srv_b", `{}`: "srv_any", ``: "srv_any"} {
+		if a := w.do("POST", move, body).Is(http.StatusOK); !strings.Contains(a.Body, `"server":"`+want+`"`) {
+			t.Errorf("%s: %s", body, a.Body)
+		}
+	}
+	w.do("POST", move, `{"server":"srv_gone"}`).fails(http.StatusNotFound, "server_not_found", "for key:")
+	alone := newWorld(t)
+	alone.do("POST", pathOf(alone.create(`{}`))+"/move", "").fails(http.StatusConflict, "no_other_server", "by itself")
+	alone.do("POST", base+"/i0nobody/move", "").fails(http.StatusNotFound, "sandbox_not_found", "does not exist")
+}
 
 // TestServers lists the servers of one database, and says which has a sandbox.
 func TestServers(t *testing.T) {

@@ -92,19 +92,8 @@ func Start(t testing.TB, settings ...string) *Server {
 	return s
 }
 
-// Open starts a server that ends with the program, which is no test, and returns the URL of
-// an empty database in it.
-func Open() (*Server, string, error) {
-	s, err := newServer(nil)
-	if err != nil {
-		return nil, "", err
-	}
-	name, err := s.newDatabase()
-	if err != nil {
-		return nil, "", errors.Join(err, s.Close())
-	}
-	return s, s.url(role, name), nil
-}
+// Open starts a server for a program that is no test. It ends with that, at the latest.
+func Open() (*Server, error) { return newServer(nil) }
 
 // Close ends a server that Open has started.
 func (s *Server) Close() error {
@@ -446,20 +435,22 @@ func (s *Server) url(user, database string) string {
 // In a server that is shared it goes with the test.
 func (s *Server) NewDatabase(t testing.TB) string {
 	t.Helper()
-	name, err := s.newDatabase()
+	name, url, err := s.Create()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.shared {
 		t.Cleanup(func() { SQL(t, s.Admin(), "drop database "+name+" with (force)") })
 	}
-	return s.url(role, name)
+	return url
 }
 
-func (s *Server) newDatabase() (name string, err error) {
+// Create makes an empty database, and returns its name and the URL by which its owner
+// connects.
+func (s *Server) Create() (name, url string, err error) {
 	name = fmt.Sprintf("t%d", s.databases.Add(1))
 	_, err = run(s.Admin(), "create database "+name+" owner "+role+" template template0")
-	return name, err
+	return name, s.url(role, name), err
 }
 
 // SQL runs statements in a database, all in one transaction if they begin no other, and

@@ -280,7 +280,11 @@ func BenchmarkCommit(b *testing.B) {
 // TestOpen: a program that is no test has a server until it ends it.
 func TestOpen(t *testing.T) {
 	t.Parallel()
-	s, url, err := Open()
+	s, err := Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, url, err := s.Create()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,11 +48,15 @@ func run(dir, listen string, servers []string) (err error) {
 	if len(to) == 0 {
 		return errors.New("give the URLs of servers")
 	}
-	pg, database, err := pgtest.Open()
+	pg, err := pgtest.Open()
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, pg.Close()) }()
+	_, database, err := pg.Create()
+	if err != nil {
+		return err
+	}
 	if err := durable.Replace(filepath.Join(dir, "database"), []byte(database), 0o600); err != nil {
 		return err
 	}
