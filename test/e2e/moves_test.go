@@ -110,4 +110,5 @@ func TestMoveRefused(t *testing.T) {
 	wantCode(t, err, "to a server that is gone", "server_unreachable")
 	a.pause(ctx, g.sb.ID)
 	g.same(g.first, g.ask(ctx))
+	b.start() // and takes away what its crash has left
 }

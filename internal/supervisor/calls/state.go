@@ -155,6 +155,7 @@ type WakeRequest struct {
 	Change  fields.Patch // comes with the wake: both happen, or neither does
 	Boot    bool         // from its files: memory that it sleeps with goes when it runs
 	Actor   string
+	Cause   lifecycle.Cause // of a Connect; a call where it is empty
 }
 
 // Connect makes sure that the sandbox runs for at least the timeout from now: it
@@ -162,7 +163,9 @@ type WakeRequest struct {
 // end from a running one.
 func (r *Reception) Connect(ctx context.Context, id string, q WakeRequest) (Connected, error) {
 	return r.rouse(ctx, id, q, func(op string, change *lifecycle.Patch) lifecycle.Event {
-		return lifecycle.ConnectRequested{Meta: By(op, q.Actor), Timeout: q.Timeout, Boot: q.Boot, Change: change}
+		m := By(op, q.Actor)
+		m.Cause = cmp.Or(q.Cause, m.Cause)
+		return lifecycle.ConnectRequested{Meta: m, Timeout: q.Timeout, Boot: q.Boot, Change: change}
 	})
 }
 

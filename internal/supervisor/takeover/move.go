@@ -25,7 +25,9 @@ func Waits(ev lifecycle.Event) bool {
 	switch e := ev.(type) {
 	case lifecycle.AccessRequested:
 		return !e.Probe
-	case lifecycle.ConnectRequested, lifecycle.ResumeRequested, lifecycle.TimeoutSet, lifecycle.ExtendRequested, lifecycle.SettingsPatched,
+	case lifecycle.ConnectRequested:
+		return e.Cause != lifecycle.CauseMove
+	case lifecycle.ResumeRequested, lifecycle.TimeoutSet, lifecycle.ExtendRequested, lifecycle.SettingsPatched,
 		lifecycle.LeaseRequested, lifecycle.LeaseReleased, lifecycle.SnapshotRequested, lifecycle.RestoreRequested:
 		return true
 	}
@@ -81,8 +83,8 @@ func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(co
 	if err != nil {
 		return err
 	}
+	defer gate.open()
 	err = t.handOver(ctx, id, to, actor, take)
-	gate.open()
 	if err != nil {
 		t.wake(ctx, id, actor)
 	}
@@ -135,7 +137,7 @@ func (t *Taker) lost(ctx context.Context, id, to string) bool {
 func (t *Taker) wake(ctx context.Context, id, actor string) {
 	sb, err := t.o.Store.Sandbox(context.WithoutCancel(ctx), id)
 	if rec := sb.Record; err == nil && rec.State == lifecycle.Paused && rec.PausedFor == lifecycle.CauseMove {
-		_, err = t.o.Calls.Connect(context.WithoutCancel(ctx), id, calls.WakeRequest{Timeout: rec.Settings.Timeout, Actor: actor})
+		_, err = t.o.Calls.Connect(context.WithoutCancel(ctx), id, calls.WakeRequest{Timeout: rec.Settings.Timeout, Actor: actor, Cause: lifecycle.CauseMove})
 	}
 	if err != nil {
 		t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)
@@ -151,5 +153,8 @@ func (t *Taker) Receive(ctx context.Context, id, actor string) error {
 		return err
 	}
 	t.wake(ctx, id, actor)
+	if gate, err := t.o.Gate(id); err == nil {
+		gate.open()
+	}
 	return nil
 }

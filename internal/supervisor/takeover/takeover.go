@@ -42,9 +42,9 @@ type Options struct {
 	Log      *slog.Logger
 	// Knows reports whether this server has a sandbox.
 	Knows func(id string) bool
-	// Arrived makes a sandbox known that this server has from now on. It was committed with
-	// these entries.
-	Arrived func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result)
+	// Arrived makes a sandbox known that this server has from now on, whose gate is shut where
+	// that is said. It was committed with these entries.
+	Arrived func(sb store.Sandbox, shut bool, before lifecycle.Record, res lifecycle.Result)
 	// Left gives up a sandbox that another server has.
 	Left func(id, server string)
 	// Gate returns what has requests for a sandbox wait.
@@ -194,7 +194,7 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	}
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
-	t.arrive(next, sb.Record, res)
+	t.arrive(next, offered, sb.Record, res)
 	return nil
 }
 
@@ -214,14 +214,14 @@ func (t *Taker) EndLost(ctx context.Context, id, actor string) error {
 	if err := t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated }); err != nil {
 		return err
 	}
-	t.arrive(next, sb.Record, res)
+	t.arrive(next, false, sb.Record, res)
 	return nil
 }
 
 // arrive makes a sandbox known that was taken.
-func (t *Taker) arrive(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {
+func (t *Taker) arrive(sb store.Sandbox, shut bool, before lifecycle.Record, res lifecycle.Result) {
 	sb.Owner, sb.Rev = t.o.Store.Self(), sb.Rev+1
-	t.o.Arrived(sb, before, res)
+	t.o.Arrived(sb, shut, before, res)
 }
 
 // take commits that this server has a sandbox. The stored record is done if that has happened.
