@@ -23,7 +23,7 @@ import (
 // Records is what a View reads of the store.
 type Records interface {
 	Store
-	Sandboxes(ctx context.Context) ([]store.Sandbox, error)
+	SandboxesOfOthers(ctx context.Context) ([]store.Sandbox, error)
 	Replica(ctx context.Context, sandbox string) (store.Replica, error)
 }
 
@@ -55,17 +55,11 @@ func NewView(s *supervisor.Supervisor, records Records, others *Cluster) View {
 
 // sandboxes returns the sandboxes of other servers that want wants.
 func (v View) sandboxes(ctx context.Context, want func(store.Sandbox) bool) (list []store.Sandbox, err error) {
-	self := v.records.Self()
-	if self == "" {
+	if v.records.Self() == "" {
 		return nil, nil
 	}
-	all, err := v.records.Sandboxes(ctx)
-	for _, sb := range all {
-		if sb.Owner != self && want(sb) {
-			list = append(list, sb)
-		}
-	}
-	return list, err
+	all, err := v.records.SandboxesOfOthers(ctx)
+	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !want(sb) }), err
 }
 
 // List returns all sandboxes that run or are paused, of all servers, in no order. Those of

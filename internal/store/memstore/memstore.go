@@ -326,6 +326,12 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 	return all, nil
 }
 
+// SandboxesOfOthers implements store.Owners.
+func (s *Store) SandboxesOfOthers(ctx context.Context) ([]store.Sandbox, error) {
+	all, err := s.Sandboxes(ctx)
+	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return sb.Owner == s.Self() }), err
+}
+
 // Forget implements store.Store. It refuses a sandbox that is not terminated
 // with errdef.WrongState.
 func (s *Store) Forget(_ context.Context, id string) error {

@@ -89,6 +89,10 @@ func testOwners(t *testing.T, h harness) {
 				t.Errorf("sandbox %s is %+v, %v; want %+v", x.ID, got, err, x)
 			}
 		}
+		own := func(sb store.Sandbox) bool { return sb.Owner == s.Self() }
+		if others, err := s.SandboxesOfOthers(t.Context()); err != nil || len(others) == 0 || !reflect.DeepEqual(others, slices.DeleteFunc(all, own)) {
+			t.Errorf("sandboxes of others than %s are %+v, %v", s.Self(), others, err)
+		}
 		if got, want := s.Self(), []string{"one", "two"}[i]; got != want {
 			t.Errorf("Self = %q, want %q", got, want)
 		}
