@@ -40,7 +40,7 @@ func Servers(ctx context.Context, c *Client) ([]Server, error) {
 }
 
 // Move moves a sandbox to another server of the same database: to the one of that id, or to
-// another that is alive if that is empty. One that runs, runs on there, with a new timeout;
+// another that is alive if that is empty. One that runs, runs on there, with its timeout and holds;
 // requests for it wait meanwhile. Where it is there already, nothing happens. It needs an
 // admin key.
 //

@@ -74,8 +74,8 @@ func moveCommand(a *app) *cobra.Command {
 		Short: "move a sandbox to another server of the same database",
 		Long: `Move a sandbox to another server that has the same PostgreSQL database and object
 storage, with memory, processes, files, id and settings; both servers are alive. A
-sandbox that runs is paused, and runs on there with a new timeout; one that is
-paused stays paused. Requests for it wait meanwhile, and go on at the new server.
+sandbox that runs is paused, and runs on there with its timeout and holds; one that
+is paused stays paused. Requests for it wait meanwhile, and go on at the new server.
 Its streams end. Without --to, it goes to one with room, whose processor and
 runtime can go on with its memory. After an error it is where it was. It needs an
 admin key.`,

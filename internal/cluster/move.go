@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/auth"
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -68,11 +70,23 @@ func (c *Cluster) handOver(ctx context.Context, r *http.Request, sb store.Sandbo
 	if err != nil {
 		return err
 	}
+	if r := srv.Room; r != nil && full(*r) && sb.Record.State == lifecycle.Running {
+		return errdef.New(errdef.Exhausted, "too_many_sandboxes", "server %s has as many running sandboxes as it may have, or no room on its disk; sandbox %s stays where it is", srv.ID, sb.ID).
+			WithRemedy("choose another of those that drowse servers lists, or none, to have one chosen that has room").With("server", srv.ID)
+	}
 	if err := c.reach(ctx, srv); err != nil { // the sandbox does not sleep in vain
 		return err
 	}
 	began := time.Now()
-	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, actor, func(ctx context.Context) error { return c.askToTake(ctx, r, sb.ID, srv.ID) }); err != nil {
+	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, actor, func(ctx context.Context) error {
+		ctx, cancel := c.whileAlive(ctx, srv.ID)
+		defer cancel(nil)
+		err := c.askToTake(ctx, r, sb.ID, srv.ID)
+		if err != nil {
+			err = cmp.Or(context.Cause(ctx), err)
+		}
+		return err
+	}); err != nil {
 		return err
 	}
 	c.note(sb.ID, srv.ID, time.Now())
@@ -118,6 +132,29 @@ func (c *Cluster) reach(ctx context.Context, srv store.Server) error {
 		return errNotThere(srv.ID, "cannot be reached")
 	}
 	return conn.Close()
+}
+
+// aliveEvery is how often it is looked whether the lease of a server lasts that is waited for.
+const aliveEvery = time.Second
+
+// whileAlive returns a context that ends when a server has lost its lease.
+func (c *Cluster) whileAlive(ctx context.Context, server string) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(aliveEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			if all, err := c.o.Store.Servers(ctx); err == nil && !slices.ContainsFunc(all, func(srv store.Server) bool { return srv.ID == server && srv.Left > 0 }) {
+				cancel(errNotThere(server, "has lost the database"))
+			}
+		}
+	}()
+	return ctx, cancel
 }
 
 // mostAnswer bounds what is read of the answer of a server.
@@ -184,11 +221,9 @@ func (c *Cluster) receive(ctx context.Context, id, from, actor string) error {
 	}
 	c.takes.mu.Unlock()
 	if busy {
-		return errGone(id, from, "it is being taken over")
+		return errBusy(id, "it is being taken over already")
 	}
-	c.turns <- struct{}{}
-	err := c.o.Mover.Receive(ctx, id, actor)
-	<-c.turns
+	err := c.receiveInTurn(ctx, id, actor)
 	if err == nil {
 		t.server = ""
 	}
@@ -199,4 +234,23 @@ func (c *Cluster) receive(ctx context.Context, id, from, actor string) error {
 		delete(c.takes.now, id)
 	}
 	return err
+}
+
+// turnWithin is how long another server waits for this one to begin with what it is to take.
+const turnWithin = 10 * time.Second
+
+func (c *Cluster) receiveInTurn(ctx context.Context, id, actor string) error {
+	select {
+	case c.turns <- struct{}{}:
+		defer func() { <-c.turns }()
+		return c.o.Mover.Receive(ctx, id, actor)
+	case <-time.After(turnWithin):
+		return errBusy(id, "the server takes over too many others")
+	}
+}
+
+// errBusy says that a sandbox cannot be taken now that another server offers.
+func errBusy(id, why string) error {
+	return errdef.New(errdef.Conflict, "move_conflict", "sandbox %s does not move now: %s", id, why).
+		WithRemedy("try again in a moment")
 }

@@ -237,7 +237,8 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 	}
 	if as := req.Config.Idempotency; as != nil { // it may have made one already
 		made, err := v.sandboxes(ctx, func(sb store.Sandbox) bool {
-			return sb.Config.Key == req.Config.Key && sb.Config.Idempotency != nil && sb.Config.Idempotency.Key == as.Key
+			return sb.Config.Key == req.Config.Key && sb.Config.Idempotency != nil && sb.Config.Idempotency.Key == as.Key &&
+				!sb.Failed() && time.Since(sb.BoundAt()) < store.IdempotencyLife
 		})
 		switch {
 		case err != nil:
@@ -247,10 +248,9 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 		}
 	}
 	name := strings.ToLower(strings.TrimSpace(req.Template))
-	t, _ := v.Template(name)
 	return v.others.Choose(ctx, func(r store.Room) bool {
 		_, named := r.Templates[name]
-		return named || t.ID != "" && slices.Contains(slices.Collect(maps.Values(r.Templates)), t.ID)
+		return named || slices.Contains(slices.Collect(maps.Values(r.Templates)), name)
 	})
 }
 
@@ -267,6 +267,9 @@ func (v View) Kill(ctx context.Context, id, actor string) error {
 	}
 	if err == nil {
 		err = v.EndLost(ctx, id, actor)
+	}
+	if store.IsChanged(err) { // it has just been taken over here, or ended
+		return v.Supervisor.Kill(ctx, id, actor)
 	}
 	if _, back := store.Elsewhere(err); back && sb.ID != "" {
 		return errGone(id, sb.Owner, "what runs there may do so still for a moment")

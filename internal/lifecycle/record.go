@@ -126,7 +126,7 @@ type Operation struct {
 	Without    string        `json:"without,omitempty"`    // of a pause: as of its Checkpoint
 	Cancelable bool          `json:"cancelable,omitempty"` // access may cancel this pause
 	Canceling  bool          `json:"canceling,omitempty"`  // the pause is to be undone, not committed
-	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint or a restore
+	Carry      *Carry        `json:"carry,omitempty"`      // of a resume that ends a checkpoint, a restore or a move
 	Restore    *Restore      `json:"restore,omitempty"`    // what follows the capture, if the sandbox goes back to a snapshot
 	Boot       bool          `json:"boot,omitempty"`       // of a resume: from the files of a checkpoint with memory, which goes once it runs
 	Before     *Settings     `json:"before,omitempty"`     // what a resume that fails goes back to; nil if it changed none
@@ -151,8 +151,8 @@ type Restored struct {
 	At       time.Time `json:"at"`
 }
 
-// Carry is what a sandbox goes on with that was only checkpointed, or went back to a
-// snapshot.
+// Carry is what a sandbox goes on with that was only checkpointed, went back to a
+// snapshot, or moved.
 type Carry struct {
 	EndAt     time.Time `json:"endAt"`
 	EndIsLive bool      `json:"endIsLive,omitempty"`
@@ -241,6 +241,7 @@ type Record struct {
 	Announced time.Time `json:"announced"`           // the EndAt that was announced as near
 	PausedAt  time.Time `json:"pausedAt"`            // when it last became paused: by a pause, or by the loss of its runtime
 	PausedFor Cause     `json:"pausedFor,omitempty"` // what set that off; empty in records of older versions
+	Moves     *Carry    `json:"moves,omitempty"`     // what it goes on with that was paused to be moved, until it does
 
 	PauseFailures int       `json:"pauseFailures,omitempty"` // in a row
 	PauseRetryAt  time.Time `json:"pauseRetryAt"`            // no automatic pause before this

@@ -560,6 +560,9 @@ func captured(s *step, ev Event) {
 		s.goOn(op, carry)
 		return
 	}
+	if op.Cause == CauseMove {
+		s.rec.Moves = &carry
+	}
 	entry.StartedAt = s.rec.StartedAt
 }
 
@@ -570,7 +573,7 @@ func (s *step) sleep(cause Cause, cp *Checkpoint) Carry {
 	s.rec.State, s.rec.Checkpoint, s.rec.Op, s.rec.Thawed = Paused, cp, nil, false
 	s.rec.PausedAt, s.rec.PausedFor = s.now, cause
 	s.rec.EndAt, s.rec.EndIsLive = time.Time{}, false
-	s.rec.Leases = nil
+	s.rec.Leases, s.rec.Moves = nil, nil
 	s.rec.PauseFailures, s.rec.PauseRetryAt, s.rec.LastError, s.rec.Hindered = 0, time.Time{}, "", Hindered{}
 	return carry
 }
@@ -906,6 +909,10 @@ func (s *step) resume(m Meta, timeout time.Duration, boot bool) {
 	op.Generation = s.rec.Generation + 1
 	op.Timeout = max(timeout, 0) // of an operation, zero is no limit
 	op.Boot = boot
+	if m.Cause == CauseMove {
+		op.Carry = s.rec.Moves
+	}
+	s.rec.Moves = nil
 	detail := ""
 	if boot {
 		detail = "by a boot from its files, without its memory"

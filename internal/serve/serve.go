@@ -355,13 +355,16 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	leave = func() {}
-	if copies != nil {
-		leave = func() { hold.leave(context.WithoutCancel(ctx), st, o.Log) }
-	}
 	sup, publisher, err := supervise(ctx, o, st, copies, hold, keys, world, closers)
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	leave = func() {}
+	if copies != nil {
+		leave = func() {
+			sup.StopMoves()
+			hold.leave(context.WithoutCancel(ctx), st, o.Log)
+		}
 	}
 	hooks, err := sendWebhooks(ctx, o, st, hold, sup, closers)
 	if err != nil {
@@ -396,6 +399,11 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
+		closers.add(background(ctx, func(ctx context.Context) {
+			if err := sup.WakeMoved(ctx); err != nil && ctx.Err() == nil {
+				o.Log.Warn("sandboxes that a move has paused may still sleep", "err", err)
+			}
+		}))
 		closers.add(background(ctx, func(ctx context.Context) { others.TellRoom(ctx, sup.Capacity) }))
 	}
 	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)

@@ -336,6 +336,14 @@ func TestHandOver(t *testing.T) {
 	p := newPair(t, nil)
 	id := create(t, p.one, wakes)
 	p.wantCount(t, p.one, id, 1, 1)
+	was := record(t, p.one, id)
+	if _, err := p.one.SetTimeout(t.Context(), id, 7*time.Hour, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.one.Hold(t.Context(), id, lifecycle.Lease{Until: was.CreatedAt.Add(time.Hour), Reason: "work"}, "me"); err != nil {
+		t.Fatal(err)
+	}
+	was = record(t, p.one, id)
 	lease, err := p.one.Acquire(t.Context(), id, Access{Port: 8080})
 	if err != nil {
 		t.Fatal(err)
@@ -343,7 +351,8 @@ func TestHandOver(t *testing.T) {
 	moved := make(chan error, 1)
 	go func() { moved <- p.handOver(t, id) }()
 	testmode.Eventually(t, "it is being paused", func() bool { return record(t, p.one, id).Phase() == lifecycle.Pausing })
-	waits := make(chan error, 3)
+	waits := make(chan error, 4)
+	go func() { waits <- p.one.Pause(t.Context(), id, PauseRequest{}) }()
 	go func() { _, err := p.one.Acquire(t.Context(), id, Access{Port: 8080}); waits <- err }()
 	go func() { _, err := p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); waits <- err }()
 	go func() { _, err := p.one.SetTimeout(t.Context(), id, time.Hour, ""); waits <- err }()
@@ -352,8 +361,11 @@ func TestHandOver(t *testing.T) {
 	if err := <-moved; err != nil {
 		t.Fatal(err)
 	}
-	for range 3 {
+	for range 4 {
 		wantElsewhere(t, "what waited", <-waits, id, "two")
+	}
+	if now := record(t, p.two, id); !now.EndAt.Equal(was.EndAt) || !now.EndIsLive || len(now.Leases) != 1 || now.Leases[0] != was.Leases[0] || !now.StartedAt.Equal(was.StartedAt) || now.Moves != nil {
+		t.Errorf("it goes on with %+v; before it was %+v", now, was)
 	}
 	if sb, err := p.one.Get(t.Context(), id); !errdef.Is(err, errdef.NotFound) && errdef.CodeOf(err) != "on_another_server" { // it is forgotten soon
 		t.Errorf("where it was, it is %+v, %v", sb, err)
@@ -454,6 +466,36 @@ func TestHandOverRefused(t *testing.T) {
 	})
 	if err != nil || n != 2 {
 		t.Errorf("%v, after %d offers", err, n)
+	}
+}
+
+// TestHandOverEnds: what was paused to be moved runs on when its server has started again, or
+// where another has taken it over; not on a server that stops.
+func TestHandOverEnds(t *testing.T) {
+	p := newPair(t, nil)
+	for _, taken := range []bool{false, true} {
+		id := create(t, p.one, wakesUnnamed)
+		was := record(t, p.one, id)
+		err := p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error {
+			p.one.StopMoves()
+			return errors.New("no answer")
+		})
+		if got := record(t, p.one, id); err == nil || got.State != lifecycle.Paused || got.Moves == nil {
+			t.Errorf("while the server stops it is %+v, %v", got, err)
+		}
+		wantCode(t, p.handOver(t, id), "move_conflict")
+		runs := p.one
+		p.one.Taker = newTaker(p.one) // as the next process has it
+		if taken {
+			p.leave(t, 0)
+			runs = p.two
+			err = p.two.TakeOver(t.Context(), id)
+		} else {
+			err = p.one.WakeMoved(t.Context())
+		}
+		if got := record(t, runs, id); err != nil || got.State != lifecycle.Running || !got.EndAt.Equal(was.EndAt) || got.Moves != nil {
+			t.Errorf("taken over: %v; it is %+v, %v; before it was %+v", taken, got, err, was)
+		}
 	}
 }
 

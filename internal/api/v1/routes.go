@@ -258,7 +258,7 @@ func routes() []route {
 		{get, "/v1/events", look, none, (*server).events, "listEvents", "The event log of all sandboxes, oldest first, or a stream of it.", nil, eventQuery, http.StatusOK, eventsView{}, streamed},
 
 		{get, one + "/export", use, none, (*server).export, "exportSandbox", "A paused sandbox as one file, to keep or to import elsewhere. It has secrets of the sandbox in it. One that is cut off is not complete, and is refused by an import.", nil, nil, http.StatusOK, nil, download},
-		{post, one + "/move", manage, none, moveSandbox, "moveSandbox", "Move a sandbox to another server of the same database, by way of the object storage. One that runs is paused and runs on there, with a new timeout; one that is paused stays paused. Requests for it wait meanwhile.", moveBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
+		{post, one + "/move", manage, none, moveSandbox, "moveSandbox", "Move a sandbox to another server of the same database, by way of the object storage. One that runs is paused and runs on there, with its timeout and its holds; one that is paused stays paused. Requests for it wait meanwhile.", moveBody, nil, http.StatusOK, sandboxView{}, jsonOnly},
 		{post, "/v1/imports", manage, none, (*server).importSandbox, "importSandbox", "Create a paused sandbox from an export. Import only files that you trust as much as a program run as root.", nil, importQuery, http.StatusCreated, sandboxView{}, upload},
 
 		{post, "/v1/keys", manage, none, (*server).createKey, "createKey", "Create an API key. Its text is in this answer only.", keyBody, nil, http.StatusCreated, keyView{}, jsonOnly},

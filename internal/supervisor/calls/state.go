@@ -202,7 +202,7 @@ func (r *Reception) rouse(ctx context.Context, id string, q WakeRequest, event f
 	for {
 		res, ended, err := request()
 		switch {
-		case joined != nil && errdef.Is(err, errdef.Conflict):
+		case joined != nil && errdef.CodeOf(err) == "already_running":
 			return Connected{Sandbox: As(b, *joined), Resumed: true}, nil
 		case err != nil:
 			return Connected{}, err

@@ -20,14 +20,15 @@ import (
 const Op = "move"
 
 // Waits reports whether an event waits while its sandbox is moved: what comes from outside and
-// would change the sandbox, or wake it. A pause and an end need not wait.
+// would change the sandbox, or wake it; and a pause, or it would wake again by the move. An end
+// need not wait.
 func Waits(ev lifecycle.Event) bool {
 	switch e := ev.(type) {
-	case lifecycle.AccessRequested:
-		return !e.Probe
 	case lifecycle.ConnectRequested:
 		return e.Cause != lifecycle.CauseMove
-	case lifecycle.ResumeRequested, lifecycle.TimeoutSet, lifecycle.ExtendRequested, lifecycle.SettingsPatched,
+	case lifecycle.PauseRequested:
+		return e.Cause != lifecycle.CauseMove && e.Cause != lifecycle.CauseShutdown
+	case lifecycle.AccessRequested, lifecycle.ResumeRequested, lifecycle.TimeoutSet, lifecycle.ExtendRequested, lifecycle.SettingsPatched,
 		lifecycle.LeaseRequested, lifecycle.LeaseReleased, lifecycle.SnapshotRequested, lifecycle.RestoreRequested:
 		return true
 	}
@@ -84,6 +85,13 @@ func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(co
 		return err
 	}
 	defer gate.open()
+	if t.stopping.Load() {
+		return errdef.New(errdef.Unavailable, codeConflict, "the server stops, and sandbox %s stays on it", id).
+			WithRemedy("stop the server with --on-shutdown pause: another one goes on with it then")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(t.ctx, cancel)()
 	err = t.handOver(ctx, id, to, actor, take)
 	if err != nil {
 		t.wake(ctx, id, actor)
@@ -133,11 +141,27 @@ func (t *Taker) lost(ctx context.Context, id, to string) bool {
 	return is && server == to
 }
 
-// wake has a sandbox run again that was paused to be moved.
+// StopMoves is called when the server stops: no sandbox runs again by a move.
+func (t *Taker) StopMoves() { t.stopping.Store(true) }
+
+// WakeMoved has the sandboxes of this server run again that were paused to be moved, when a
+// server ended.
+func (t *Taker) WakeMoved(ctx context.Context) error {
+	all, err := t.o.Store.Sandboxes(ctx)
+	for _, sb := range all {
+		if sb.Owner == t.o.Store.Self() && sb.Record.Moves != nil {
+			t.wake(ctx, sb.ID, "")
+		}
+	}
+	return err
+}
+
+// wake has a sandbox run again that was paused to be moved, with what it had then.
 func (t *Taker) wake(ctx context.Context, id, actor string) {
-	sb, err := t.o.Store.Sandbox(context.WithoutCancel(ctx), id)
-	if rec := sb.Record; err == nil && rec.State == lifecycle.Paused && rec.PausedFor == lifecycle.CauseMove {
-		_, err = t.o.Calls.Connect(context.WithoutCancel(ctx), id, calls.WakeRequest{Timeout: rec.Settings.Timeout, Actor: actor, Cause: lifecycle.CauseMove})
+	ctx = context.WithoutCancel(ctx)
+	sb, err := t.o.Store.Sandbox(ctx, id)
+	if err == nil && sb.Record.State == lifecycle.Paused && sb.Record.Moves != nil && !t.stopping.Load() {
+		_, err = t.o.Calls.Connect(ctx, id, calls.WakeRequest{Timeout: time.Second, Actor: actor, Cause: lifecycle.CauseMove})
 	}
 	if err != nil {
 		t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
@@ -57,6 +58,8 @@ type Taker struct {
 	o      Options
 	ctx    context.Context // of the supervisor
 	leaves sync.Map        // ids of sandboxes of which something is still to be removed
+
+	stopping atomic.Bool // see StopMoves
 }
 
 // Leaving notes that something is to be removed of a sandbox that another server has. Until
@@ -89,7 +92,11 @@ func (t *Taker) TakeOver(ctx context.Context, id string) error {
 	if snapshots.IsID(id) {
 		return t.takeOverSnapshot(ctx, id)
 	}
-	return t.takeOver(ctx, id, false)
+	err := t.takeOver(ctx, id, false)
+	if err == nil {
+		t.wake(ctx, id, "") // its server may have ended while it was moved
+	}
+	return err
 }
 
 // takeOver is TakeOver of a sandbox, or takes one that is offered.
