@@ -136,7 +136,7 @@ func TestReceive(t *testing.T) {
 			done := make(chan error, 1)
 			go func() { done <- c.receive(t.Context(), wanderer, "srv_a", "me") }()
 			<-begun
-			if err := c.receive(t.Context(), wanderer, "srv_a", "me"); errdef.CodeOf(err) != codeUnreachable {
+			if err := c.receive(t.Context(), wanderer, "srv_a", "me"); errdef.CodeOf(err) != "move_conflict" {
 				t.Errorf("once more: %v", err)
 			}
 			short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

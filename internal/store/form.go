@@ -97,7 +97,7 @@ func inUTC(sb Sandbox) Sandbox {
 	toUTC(&sb.ActiveAt, &sb.RequestedAt)
 	r := &sb.Record // of the copy
 	toUTC(&r.CreatedAt, &r.StartedAt, &r.EndAt, &r.EndSetAt, &r.Announced, &r.PausedAt, &r.PauseRetryAt, &r.LeaseEndedAt)
-	r.Leases = leasesInUTC(r.Leases)
+	r.Leases, r.Moves = leasesInUTC(r.Leases), carryInUTC(r.Moves)
 	sb.Config.Previews = slices.Clone(sb.Config.Previews)
 	for i := range sb.Config.Previews {
 		toUTC(&sb.Config.Previews[i].CreatedAt, &sb.Config.Previews[i].ExpiresAt)

@@ -72,6 +72,12 @@ func Elsewhere(err error) (server string, ok bool) {
 	return server, ok
 }
 
+// SandboxElsewhere is Elsewhere of an error that is about that sandbox.
+func SandboxElsewhere(err error, id string) (server string, ok bool) {
+	server, ok = Elsewhere(err)
+	return server, ok && errdef.Fact(err, "sandbox") == id
+}
+
 // owners is the part of a database that tells who has what.
 type owners struct{ s *SQL }
 

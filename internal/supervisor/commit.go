@@ -44,7 +44,7 @@ func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.S
 	case !store.Refused(err):
 		b.unsure = true
 	}
-	if owner, is := store.Elsewhere(err); is && b.sb.Rev > 0 {
+	if owner, is := store.SandboxElsewhere(err, b.id); is && b.sb.Rev > 0 {
 		b.background(func(context.Context) { disown(b, owner) })
 	}
 	return s.tenure.Heard(err)

@@ -98,7 +98,7 @@ const removalTries = 3
 func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
 	for {
 		res, err := b.apply(ev)
-		if _, gone := store.Elsewhere(err); err == nil || gone {
+		if _, gone := store.SandboxElsewhere(err, b.id); err == nil || gone {
 			return res
 		}
 		b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)

@@ -639,3 +639,64 @@ func TestTakeOverOfASnapshotWithoutACopy(t *testing.T) {
 		t.Errorf("one that there is not: %v", err)
 	}
 }
+
+// TestSnapshotOfATakenName: a snapshot that is to take the place of one that another server has
+// taken over fails, and its sandbox is as it was.
+func TestSnapshotOfATakenName(t *testing.T) {
+	for _, how := range []SnapshotRequest{{Key: "k", Name: "point", Replace: "point"}, {Key: "k", KeepLast: 1}} {
+		p := newPair(t, nil)
+		id := create(t, p.one, wakes)
+		p.wantCount(t, p.one, id, 1, 1)
+		first := how
+		first.Replace = ""
+		snap, err := p.one.TakeSnapshot(t.Context(), id, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		copied(t, p.one)
+		p.leave(t, 0)
+		if err := p.two.TakeOver(t.Context(), snap.ID); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.one.o.Store.Renew(t.Context(), time.Hour); err != nil { // it knows of nothing yet
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if how.Replace != "" {
+			how.Replace = snap.ID
+		}
+		if made, err := p.one.TakeSnapshot(ctx, id, how); err == nil || ctx.Err() != nil {
+			t.Errorf("%+v, %v", made, err)
+		}
+		p.wantCount(t, p.one, id, 2, 1)
+		if sb, err := p.two.o.Store.Sandbox(t.Context(), id); err != nil || sb.Owner != "one" || sb.Record.State != lifecycle.Running {
+			t.Errorf("the sandbox is %+v of %q, %v", sb.Record, sb.Owner, err)
+		}
+	}
+}
+
+// TestSnapshotRemovedElsewhere: what another server has taken over and removed since is not
+// here any more either.
+func TestSnapshotRemovedElsewhere(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	use := p.one.KeyUse("k")
+	p.leave(t, 0)
+	if err := errors.Join(p.two.TakeOver(t.Context(), snap.ID), p.two.RemoveSnapshot(t.Context(), snap.ID, ""), p.one.o.Store.Renew(t.Context(), time.Hour), p.one.Disown(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if all, now := p.one.OwnSnapshots(), p.one.KeyUse("k"); len(all) != 0 || now.DiskMiB != use.DiskMiB-snap.DiskMiB() {
+		t.Errorf("there are %+v, and the key uses %+v; before it used %+v", all, now, use)
+	}
+	wantParts(t, p.one, snap.Checkpoint, false)
+	if _, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"}); err != nil {
+		t.Errorf("its name is not free: %v", err)
+	}
+}

@@ -459,7 +459,8 @@ func TestSnapshotsAreCopied(t *testing.T) {
 		if got := (Snapshots{w.Replicator}).Describe(snap).Durability; got != store.Local {
 			t.Errorf("before it is copied it is %q", got)
 		}
-		result := keep("s1", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "tea" })
+		second := keep("s1", func(snap *store.Snapshot) { snap.Name = "tea" })
+		keep("result", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "cup" })
 		keep("passing", func(snap *store.Snapshot) { snap.Passing = true })
 		keep("undo", func(snap *store.Snapshot) { snap.Undo = true })
 		keep("step", func(snap *store.Snapshot) { snap.Config.Build = "b" })
@@ -469,7 +470,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 		if w.exported() != 2 {
 			t.Errorf("copied are %q", w.exports)
 		}
-		for _, x := range []store.Snapshot{snap, result} {
+		for _, x := range []store.Snapshot{snap, second} {
 			w.wantCopy(x.ID, "of "+x.ID, "a\n")
 			if r := w.replicas[x.ID]; r.Snapshot != x.ID || r.Sandbox != "" || !strings.HasPrefix(r.Index, "sandboxes/"+x.ID+"/") {
 				t.Errorf("its copy is %+v", r)
@@ -479,7 +480,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			}
 		}
 		w.stop()
-		for _, id := range []string{"passing", "undo", "step"} {
+		for _, id := range []string{"result", "passing", "undo", "step"} {
 			delete(w.slept, id)
 		}
 		w.start()

@@ -53,8 +53,10 @@ func refresh(ctx context.Context, s *Shelf) (lost []store.Snapshot, err error) {
 		}
 	}
 	for id, before := range was {
-		if _, there := s.byID[id]; !there && s.o.has(before) { // a commit that was believed to have failed
-			s.byID[id] = before
+		if _, there := s.byID[id]; !there && s.o.has(before) { // another has removed what it had taken over
+			lost = append(lost, before)
+			drop(s, before)
+			s.o.Copies.Lost(id)
 		}
 	}
 	return lost, nil
@@ -63,8 +65,10 @@ func refresh(ctx context.Context, s *Shelf) (lost []store.Snapshot, err error) {
 // add makes a snapshot known that this server has from now on, and drop forgets one. The caller
 // holds mu.
 func add(s *Shelf, snap store.Snapshot) {
+	if had, known := s.byID[snap.ID]; !known || !s.o.has(had) {
+		s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
+	}
 	s.byID[snap.ID] = snap
-	s.o.Slots.HoldKept(snap.Key, snap.DiskMiB())
 	s.o.Copies.Keep(snap)
 }
 
@@ -85,7 +89,7 @@ func (o Options) described(snap store.Snapshot) store.Snapshot {
 
 // OwnerOf returns the server that has a snapshot now.
 func OwnerOf(ctx context.Context, s *Shelf, id string) (server string, err error) {
-	if err := s.RefreshSnapshots(ctx); err != nil {
+	if err := s.again.Now(ctx); err != nil {
 		return "", err
 	}
 	s.mu.Lock()

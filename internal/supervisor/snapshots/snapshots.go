@@ -384,7 +384,7 @@ func (s *Shelf) makeRoom(snap *store.Snapshot) (gone []store.Snapshot) {
 	for _, x := range gone {
 		snap.Drops = append(snap.Drops, x.ID)
 	}
-	if replaces {
+	if replaces && old.ID != snap.ID { // it is itself where an answer was lost
 		gone = append(gone, old)
 	}
 	return gone

@@ -86,7 +86,7 @@ func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(co
 	}
 	defer gate.open()
 	if t.stopping.Load() {
-		return errdef.New(errdef.Unavailable, codeConflict, "the server stops, and sandbox %s stays on it", id).
+		return errdef.New(errdef.Conflict, codeConflict, "the server stops, and sandbox %s stays on it", id).
 			WithRemedy("stop the server with --on-shutdown pause: another one goes on with it then")
 	}
 	ctx, cancel := context.WithCancel(ctx)
