@@ -27,9 +27,9 @@ func newTaker(s *Supervisor) *takeover.Taker {
 				disown(b, server)
 			}
 		},
-		Arrived: func(sb store.Sandbox, shut bool, before lifecycle.Record, res lifecycle.Result) {
+		Arrived: func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {
 			b := newBox(s, sb)
-			b.moves = shut
+			b.moves = sb.Record.State == lifecycle.Paused && sb.Record.Moves != nil
 			register(s, b)
 			s.Announce()
 			b.mu.Lock()

@@ -173,12 +173,5 @@ func (t *Taker) wake(ctx context.Context, id, actor string) {
 func (t *Taker) Receive(ctx context.Context, id, actor string) error {
 	for end := time.Now().Add(leftWithin); t.leaving(id) && time.Now().Before(end) && insist.Sleep(ctx, leftEvery); {
 	}
-	if err := t.takeOver(ctx, id, true); err != nil {
-		return err
-	}
-	t.wake(ctx, id, actor)
-	if gate, err := t.o.Gate(id); err == nil {
-		gate.open()
-	}
-	return nil
+	return t.takeOver(ctx, id, actor)
 }

@@ -43,9 +43,9 @@ type Options struct {
 	Log      *slog.Logger
 	// Knows reports whether this server has a sandbox.
 	Knows func(id string) bool
-	// Arrived makes a sandbox known that this server has from now on, whose gate is shut where
-	// that is said. It was committed with these entries.
-	Arrived func(sb store.Sandbox, shut bool, before lifecycle.Record, res lifecycle.Result)
+	// Arrived makes a sandbox known that this server has from now on, whose gate is shut if it was
+	// paused to be moved. It was committed with these entries.
+	Arrived func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result)
 	// Left gives up a sandbox that another server has.
 	Left func(id, server string)
 	// Gate returns what has requests for a sandbox wait.
@@ -92,15 +92,22 @@ func (t *Taker) TakeOver(ctx context.Context, id string) error {
 	if snapshots.IsID(id) {
 		return t.takeOverSnapshot(ctx, id)
 	}
-	err := t.takeOver(ctx, id, false)
-	if err == nil {
-		t.wake(ctx, id, "") // its server may have ended while it was moved
-	}
-	return err
+	return t.takeOver(ctx, id, "") // its server may have ended while it was moved
 }
 
-// takeOver is TakeOver of a sandbox, or takes one that is offered.
-func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
+// takeOver takes a sandbox over, and has it run on if it was paused to be moved.
+func (t *Taker) takeOver(ctx context.Context, id, actor string) error {
+	if err := t.takeAsleep(ctx, id); err != nil {
+		return err
+	}
+	t.wake(ctx, id, actor)
+	if gate, err := t.o.Gate(id); err == nil {
+		gate.open()
+	}
+	return nil
+}
+
+func (t *Taker) takeAsleep(ctx context.Context, id string) error {
 	sb, err := t.o.Store.Sandbox(ctx, id)
 	if err == nil {
 		err = t.may(ctx, sb) // it is not fetched in vain
@@ -113,7 +120,7 @@ func (t *Taker) takeOver(ctx context.Context, id string, offered bool) error {
 		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
 			return t.o.Carrier.ExpectTaken(ctx, m, sb)
 		},
-		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commit(a, sb, replica, offered) },
+		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commit(a, sb, replica) },
 	})
 }
 
@@ -186,8 +193,8 @@ func (t *Taker) remove(a *moving.Arrival) {
 const again = time.Second
 
 // commit commits that this server has a sandbox, whose checkpoint is in its place.
-func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica, offered bool) error {
-	res, err := lifecycle.Step(sb.Record, a.Taken(sb, offered), ids.Now())
+func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica) error {
+	res, err := lifecycle.Step(sb.Record, a.Taken(sb, replica.Offered == t.o.Store.Self()), ids.Now())
 	if err != nil || !res.Changed {
 		return store.ErrChanged(sb.ID)
 	}
@@ -201,7 +208,7 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	}
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
-	t.arrive(next, offered, sb.Record, res)
+	t.arrive(next, sb.Record, res)
 	return nil
 }
 
@@ -221,14 +228,14 @@ func (t *Taker) EndLost(ctx context.Context, id, actor string) error {
 	if err := t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated }); err != nil {
 		return err
 	}
-	t.arrive(next, false, sb.Record, res)
+	t.arrive(next, sb.Record, res)
 	return nil
 }
 
 // arrive makes a sandbox known that was taken.
-func (t *Taker) arrive(sb store.Sandbox, shut bool, before lifecycle.Record, res lifecycle.Result) {
+func (t *Taker) arrive(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {
 	sb.Owner, sb.Rev = t.o.Store.Self(), sb.Rev+1
-	t.o.Arrived(sb, shut, before, res)
+	t.o.Arrived(sb, before, res)
 }
 
 // take commits that this server has a sandbox. The stored record is done if that has happened.
