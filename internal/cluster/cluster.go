@@ -135,7 +135,7 @@ func (c *Cluster) unlessGone(ctx context.Context, id, server string, again func(
 	for end := time.Now().Add(c.o.Patience); ; {
 		srv, err := c.server(ctx, server)
 		switch {
-		case err == nil && srv.Left <= 0:
+		case err == nil && !srv.Alive():
 			return c.takeOver(ctx, id, server)
 		case err != nil || !srv.Leaving || time.Now().After(end):
 			return server, nil

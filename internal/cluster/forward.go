@@ -72,11 +72,11 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	srv, err := c.server(r.Context(), server)
 	whole := segment == after || after == segment+"/lifecycle"
 	switch {
-	case err == nil && answers(srv):
+	case err == nil && srv.Answers():
 		return server, nil
 	case whole && (r.Method == http.MethodGet || r.Method == http.MethodHead): // what the sandbox is, which is stored
 		return "", nil
-	case whole && r.Method == http.MethodDelete && err == nil && srv.Left <= 0: // nothing of it is needed
+	case whole && r.Method == http.MethodDelete && err == nil && !srv.Alive(): // nothing of it is needed
 		return "", nil
 	}
 	if sb, err := c.o.Store.Sandbox(r.Context(), id); err == nil && !c.o.AdmitsTo(r, sb.Config.Key) {
@@ -84,9 +84,6 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	}
 	return c.Holder(r.Context(), id)
 }
-
-// answers reports whether a server answers, as far as is known.
-func answers(srv store.Server) bool { return srv.Left > 0 && !srv.Leaving }
 
 // Forward has another server answer a request. Nothing was answered if it returns an error.
 func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string) (failed error) {

@@ -6,7 +6,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -35,7 +34,7 @@ type asking func(*http.Request) (*http.Response, error)
 func (f asking) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestMove: a sandbox is handed over by its owner to the server that is named, or to one that
-// lives, which is asked with the client's key; who is refused gets the other's error.
+// lives, which is asked; who is refused gets the other's error.
 func TestMove(t *testing.T) {
 	b := open(t, &records{self: "srv_b"})
 	at := listen(t, b)
@@ -50,7 +49,7 @@ func TestMove(t *testing.T) {
 		Transport: func(to string) http.RoundTripper {
 			return asking(func(out *http.Request) (*http.Response, error) {
 				body, err := io.ReadAll(out.Body)
-				asked = strings.Join([]string{to, out.Method, out.URL.Path, out.Header.Get("X-API-Key"), out.Header.Get(edge.HeaderForwarded), string(body)}, " ")
+				asked = strings.Join([]string{to, out.Method, out.URL.Path, out.Header.Get(edge.HeaderForwarded), string(body)}, " ")
 				if status == 0 {
 					return nil, errors.New("no answer")
 				}
@@ -70,17 +69,14 @@ func TestMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	move := func(to string) (store.Sandbox, error) {
-		in := httptest.NewRequest(http.MethodPost, "/v1/sandboxes/"+wanderer+"/move", nil)
-		in.Header.Set("Authorization", "Bearer e2b_0")
-		in.RemoteAddr = "192.0.2.1:1"
-		return c.Move(in, wanderer, to, "me")
+		return c.Move(t.Context(), wanderer, to, "me")
 	}
 	for to, code := range map[string]string{"srv_none": "server_not_found", "srv_gone": codeUnreachable, "srv_leaves": codeUnreachable, "srv_deaf": codeUnreachable, "srv_a": ""} {
 		if sb, err := move(to); errdef.CodeOf(err) != code || handed != 0 || code == "" && sb.Owner != "srv_a" {
 			t.Errorf("to %s: %+v, %v after %d moves", to, sb, err, handed)
 		}
 	}
-	status, answer = http.StatusNotImplemented, `{"error": {"code": "cannot_run_here", "message": "its image is not here", "remediation": "pull it", "context": {"sandbox": "x"}}}`
+	status, answer = http.StatusConflict, `{"code": "cannot_run_here", "message": "its image is not here", "remedy": "pull it", "context": {"sandbox": "x"}}`
 	_, err = move("srv_b")
 	if !errdef.Is(err, errdef.Unsupported) || errdef.CodeOf(err) != "cannot_run_here" || !strings.Contains(err.Error(), "its image is not here") || !strings.Contains(err.Error(), "pull it") || errdef.Fact(err, "server") != "srv_b" {
 		t.Errorf("refused: %v", err)
@@ -93,7 +89,7 @@ func TestMove(t *testing.T) {
 	}
 	status = http.StatusOK
 	sb, err := move("")
-	if want := `srv_b POST /v1/sandboxes/` + wanderer + `/move e2b_0 for=192.0.2.1; secure=0; hop=4 {"server":"srv_b"}`; err != nil || sb.Owner != "srv_b" || asked != want {
+	if want := `srv_b POST /take for=unknown; secure=1; hop=5 {"id":"` + wanderer + `","actor":"me"}`; err != nil || sb.Owner != "srv_b" || asked != want {
 		t.Errorf("it is at %q, %v; asked was %s; want %s", sb.Owner, err, asked, want)
 	}
 	// What is known of it is at once where it is.
@@ -134,9 +130,9 @@ func TestReceive(t *testing.T) {
 				return fails
 			}}
 			done := make(chan error, 1)
-			go func() { done <- c.receive(t.Context(), wanderer, "srv_a", "me") }()
+			go func() { done <- c.receive(t.Context(), wanderer, "me") }()
 			<-begun
-			if err := c.receive(t.Context(), wanderer, "srv_a", "me"); errdef.CodeOf(err) != "move_conflict" {
+			if err := c.receive(t.Context(), wanderer, "me"); errdef.CodeOf(err) != "move_conflict" {
 				t.Errorf("once more: %v", err)
 			}
 			short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)

@@ -69,7 +69,7 @@ func (c *Cluster) Choose(ctx context.Context, has func(store.Room) bool) (server
 	}
 	sum := 0
 	for id, srv := range all {
-		if id == c.o.Store.Self() || srv.Address == "" || srv.Leaving || srv.Left < lease.Life/2 || srv.Room == nil || full(*srv.Room) || !has(*srv.Room) {
+		if id == c.o.Store.Self() || srv.Address == "" || !srv.Answers() || srv.Left < lease.Life/2 || srv.Room == nil || full(*srv.Room) || !has(*srv.Room) {
 			continue
 		}
 		weight := max(srv.Room.MemoryMiB, 1)

@@ -27,18 +27,35 @@ type take struct {
 // takeOver has this server take over what another has that is gone, and returns who has it
 // then. Whoever asks may go away meanwhile.
 func (c *Cluster) takeOver(ctx context.Context, id, from string) (server string, err error) {
-	c.takes.mu.Lock()
-	t := c.takes.now[id]
-	if t == nil {
-		t = &take{done: make(chan struct{})}
-		if c.takes.now == nil {
-			c.takes.now = map[string]*take{}
-		}
-		c.takes.now[id] = t
+	t, begun := c.takes.begin(id, false)
+	if begun {
 		go c.carryOut(context.WithoutCancel(ctx), t, id, from)
 	}
-	c.takes.mu.Unlock()
 	return t.wait(ctx)
+}
+
+// begin returns how something is being taken over from now on, and true; or how it is already, or
+// was a moment ago unless that is not to count.
+func (t *takes) begin(id string, anew bool) (_ *take, begun bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.now[id]; now != nil && !(anew && now.over()) {
+		return now, false
+	}
+	if t.now == nil {
+		t.now = map[string]*take{}
+	}
+	t.now[id] = &take{done: make(chan struct{})}
+	return t.now[id], true
+}
+
+// forget has nobody ask any more how something was taken over.
+func (t *takes) forget(id string, was *take) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.now[id] == was {
+		delete(t.now, id)
+	}
 }
 
 // of returns how something is being taken over; nil if it is not.
@@ -95,18 +112,10 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 		t.err = err
 	}
 	close(t.done)
-	end := func() {
-		c.takes.mu.Lock()
-		defer c.takes.mu.Unlock()
-		if c.takes.now[id] == t {
-			delete(c.takes.now, id)
-		}
-	}
 	if t.err == nil {
-		end()
-		return
+		wait = 0
 	}
-	time.AfterFunc(wait, end)
+	time.AfterFunc(wait, func() { c.takes.forget(id, t) })
 }
 
 const (

@@ -159,7 +159,7 @@ func (v View) elsewhere(ctx context.Context, here store.Sandbox, id string, err 
 	if unknown != nil || sb.Owner == self {
 		return here, err
 	}
-	if all, unknown := v.records.Servers(ctx); unknown == nil && gone(all, sb.Owner) {
+	if all, unknown := v.records.Servers(ctx); unknown == nil && !store.ServerOf(all, sb.Owner).Answers() {
 		if r, none := v.records.Replica(ctx, id); sb.Record.Checkpoint != nil && (none == nil || errdef.Is(none, errdef.NotFound)) {
 			sb.Durability, sb.Unreplicated = store.Local, "its server is gone"
 			if r.Checkpoint == sb.Record.Checkpoint.ID {
@@ -169,11 +169,6 @@ func (v View) elsewhere(ctx context.Context, here store.Sandbox, id string, err 
 		return sb, nil
 	}
 	return here, store.ErrElsewhere("sandbox "+id, sb.Owner)
-}
-
-// gone reports whether a server does not answer any more.
-func gone(all []store.Server, id string) bool {
-	return !slices.ContainsFunc(all, func(srv store.Server) bool { return srv.ID == id && srv.Left > 0 && !srv.Leaving })
 }
 
 // namedWithin bounds how long is looked for a name that no sandbox here has.

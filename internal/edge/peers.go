@@ -36,6 +36,8 @@ const (
 	// MostHops is how often a request is passed on: a sandbox can move on while a request is on
 	// its way to it, and servers do not hear of that at once.
 	MostHops = 4
+	// ofServer stands for how often a request was passed on that another server makes for itself.
+	ofServer = MostHops + 1
 	// maxPeerBuffers is maxClientBuffers for all other servers together, which serve
 	// many clients.
 	maxPeerBuffers = maxBuffers / 2
@@ -245,11 +247,21 @@ func forwardedRequest(r *http.Request, from origin) *http.Request {
 type forwardedKey struct{}
 
 // Hops returns how often other servers of the database have passed on the request of a
-// context: [MostHops] times at most.
+// context: [MostHops] times at most, unless it is [FromServer].
 func Hops(ctx context.Context) int {
 	hops, _ := ctx.Value(forwardedKey{}).(int)
 	return hops
 }
+
+// SetFromServer says in the header of a request to another server that it is this server's own,
+// not one of a client.
+func SetFromServer(h http.Header) {
+	h.Set(HeaderForwarded, forwardedValue(netip.Addr{}, true, ofServer))
+}
+
+// FromServer reports whether another server of the database has made the request of a context for
+// itself.
+func FromServer(ctx context.Context) bool { return Hops(ctx) == ofServer }
 
 // ServePeers accepts connections that other servers of the database have made, beside
 // Serve, until ln is closed or Shutdown is called. Whoever gets through ln is trusted to

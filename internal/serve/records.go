@@ -243,7 +243,7 @@ func (e *elsewhere) checkReachable(ctx context.Context, o Options, st *store.SQL
 		case o.PeerListen == "":
 			err = errdef.New(errdef.Conflict, "store_in_use", "the database has the records of server %s too, last on %s, which could not reach this one", srv.ID, srv.Name).
 				WithRemedy("give this server --peer-listen with an address at which the others reach it, or a database of its own")
-		case srv.Address == "" && srv.Left > 0:
+		case srv.Address == "" && srv.Alive():
 			err = errdef.New(errdef.Conflict, "store_in_use", "the database has the records of server %s too, on %s, which this one could not reach", srv.ID, srv.Name).
 				WithRemedy("start that one again with --peer-listen, or give this one a database of its own")
 		}
@@ -440,7 +440,7 @@ func (h *tenancy) leave(ctx context.Context, st *store.SQL, log *slog.Logger) {
 		return
 	}
 	others, err := st.Servers(ctx)
-	if err != nil || slices.ContainsFunc(others, func(srv store.Server) bool { return srv.ID != st.Self() && srv.Left > 0 }) {
+	if err != nil || slices.ContainsFunc(others, func(srv store.Server) bool { return srv.ID != st.Self() && srv.Alive() }) {
 		time.Sleep(noticed) // requests are served meanwhile
 	}
 }

@@ -577,7 +577,7 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 	control, files, native, ofSandbox0, ofMitos = shared(control), shared(files), shared(native), shared(ofSandbox0), shared(ofMitos)
 	bodies := httpapi.NewBodies(p.room)
 	p.sup.CountHeld(p.room)
-	return p.calls.Handler(paced(ctx, bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	all := p.calls.Handler(paced(ctx, bodies.Bound(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case v1.Owns(r):
 			native.ServeHTTP(w, r)
@@ -602,6 +602,10 @@ func controlPlane(ctx context.Context, o Options, p parts, reg *prometheus.Regis
 			control.ServeHTTP(w, r)
 		}
 	}))))
+	if p.others != nil {
+		all = p.others.Peers(all)
+	}
+	return all
 }
 
 // paced returns a handler that lets clients wait for the end of their answers who are

@@ -65,10 +65,24 @@ func (r Room) Reads(of Room) bool {
 // all of them.
 const BackWithin = 15 * time.Second
 
+// Alive reports whether its lease lasts.
+func (srv Server) Alive() bool { return srv.Left > 0 }
+
+// Answers reports whether it answers requests, as far as is known.
+func (srv Server) Answers() bool { return srv.Alive() && !srv.Leaving }
+
+// ServerOf returns the server with an id; one without, which is not alive, for none.
+func ServerOf(all []Server, id string) Server {
+	if i := slices.IndexFunc(all, func(srv Server) bool { return srv.ID == id }); i >= 0 {
+		return all[i]
+	}
+	return Server{}
+}
+
 // goneFor returns for how long another server is gone, as far as this one can know: while its
 // own lease had lapsed, the database was away, and says nothing of others.
 func (srv Server) goneFor(owner Server) time.Duration {
-	if owner.Left > 0 || owner.Leaving { // which has said so
+	if owner.Alive() || owner.Leaving { // which has said so
 		return -owner.Left
 	}
 	return min(-owner.Left, srv.Held-BackWithin)
@@ -85,16 +99,14 @@ func (srv Server) OnMachineOf(other Server) bool {
 // them, self, can know. Negative is for one that is not gone; one that is not among them always
 // was.
 func Gone(all []Server, self, owner string) time.Duration {
-	i := slices.IndexFunc(all, func(srv Server) bool { return srv.ID == owner })
-	if i < 0 {
+	its, own := ServerOf(all, owner), ServerOf(all, self)
+	switch {
+	case its.ID == "":
 		return math.MaxInt64
+	case own.ID == "":
+		return -1
 	}
-	for _, srv := range all {
-		if srv.ID == self {
-			return srv.goneFor(all[i])
-		}
-	}
-	return -1
+	return own.goneFor(its)
 }
 
 // Leases say which process writes for a server. There is at most one: whoever claims a

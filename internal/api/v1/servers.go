@@ -2,7 +2,6 @@ package v1
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -20,9 +19,9 @@ type Servers interface {
 
 // Mover moves sandboxes to other servers.
 type Mover interface {
-	// Move moves a sandbox to a server, or to any other than its own if that is empty, as a
-	// request asks for, and returns the sandbox as it is then.
-	Move(r *http.Request, id, to, actor string) (store.Sandbox, error)
+	// Move moves a sandbox to a server, or to any other than its own if that is empty, and
+	// returns the sandbox as it is then.
+	Move(ctx context.Context, id, to, actor string) (store.Sandbox, error)
 }
 
 type serverView struct {
@@ -62,7 +61,7 @@ func listServers(s *server, c *call) (reply, error) {
 	v := serversView{Servers: []serverView{}}
 	for _, srv := range all {
 		v.Servers = append(v.Servers, serverView{
-			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Left > 0, Leaving: srv.Leaving,
+			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Alive(), Leaving: srv.Leaving,
 			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(), Room: viewRoom(srv.Room),
 		})
 	}
@@ -76,7 +75,7 @@ func moveSandbox(s *server, c *call) (reply, error) {
 			WithRemedy("take it to another server by drowse export and import, or give several servers one database"))
 	}
 	to, _ := c.words["server"].Value.(string)
-	sb, err := s.Mover.Move(c.r, c.sandbox, to, c.actor)
+	sb, err := s.Mover.Move(c.r.Context(), c.sandbox, to, c.actor)
 	if err != nil {
 		return reply{}, err
 	}

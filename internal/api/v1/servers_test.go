@@ -1,6 +1,7 @@
 package v1
 
 import (
+	"context"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,8 +16,8 @@ import (
 // to them.
 type movesTo struct{ Sandboxes }
 
-func (m movesTo) Move(r *http.Request, id, to, actor string) (store.Sandbox, error) {
-	sb, err := m.Find(r.Context(), id)
+func (m movesTo) Move(ctx context.Context, id, to, actor string) (store.Sandbox, error) {
+	sb, err := m.Find(ctx, id)
 	if to == "srv_gone" {
 		err = errdef.New(errdef.NotFound, "server_not_found", "there is no server %q for %s", to, actor)
 	}

@@ -435,8 +435,8 @@ func (b backend) KeyUse(key string) store.Use {
 }
 
 // Move implements v1.Mover: srv_two is all that can have a sandbox.
-func (b backend) Move(r *http.Request, id, to, _ string) (store.Sandbox, error) {
-	sb, err := b.Find(r.Context(), id)
+func (b backend) Move(ctx context.Context, id, to, _ string) (store.Sandbox, error) {
+	sb, err := b.Find(ctx, id)
 	if err == nil && to != "" && to != "srv_two" {
 		err = errdef.New(errdef.NotFound, "server_not_found", "there is no server %q", to).WithRemedy("drowse servers lists those of the database")
 	}
