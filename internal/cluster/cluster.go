@@ -68,6 +68,7 @@ type Cluster struct {
 	identity identity
 	looks    chan struct{} // taken by those who ask the store for a sandbox
 	takes    takes
+	leaves   takes         // sandboxes that have no room here to wake
 	turns    chan struct{} // taken by those who take over
 
 	mu      sync.Mutex

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -23,6 +24,7 @@ type records struct {
 	secret  [32]byte
 	servers []store.Server
 	owners  map[string]string // of sandboxes
+	state   lifecycle.State   // of all of them
 	asked   atomic.Int64      // how often for a sandbox
 	fails   error
 	mu      sync.Mutex // guards fails and told where the room is told
@@ -51,7 +53,7 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	case !ok:
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
 	}
-	return store.Sandbox{ID: id, Owner: owner}, nil
+	return store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: r.state}}, nil
 }
 
 func (r *records) Servers(context.Context) ([]store.Server, error) {

@@ -61,7 +61,7 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, to, actor stri
 		return "", err
 	}
 	if r := srv.Room; r != nil && full(*r) && sb.Record.State == lifecycle.Running {
-		return "", errdef.New(errdef.Exhausted, "too_many_sandboxes", "server %s has as many running sandboxes as it may have, or no room on its disk; sandbox %s stays where it is", srv.ID, sb.ID).
+		return "", errdef.New(errdef.Exhausted, codeFull, "server %s has as many running sandboxes as it may have, or no room on its disk; sandbox %s stays where it is", srv.ID, sb.ID).
 			WithRemedy("choose another of those that drowse servers lists, or none, to have one chosen that has room").With("server", srv.ID)
 	}
 	if err := c.reach(ctx, srv); err != nil { // the sandbox does not sleep in vain
@@ -84,19 +84,65 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, to, actor stri
 	return srv.ID, nil
 }
 
+// Rehouse has a sandbox that sleeps here, and cannot wake for want of room, go to a server that has
+// room, and returns which. All who ask for one at once wait for one move; where that fails, it is not
+// tried again at once.
+func (c *Cluster) Rehouse(ctx context.Context, id string) (server string, err error) {
+	t, begun := c.leaves.begin(id, false)
+	if begun {
+		go func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.o.Patience)
+			defer cancel()
+			t.server, t.err = c.rehouse(ctx, id)
+			c.leaves.end(id, t, func() time.Duration {
+				switch errdef.CodeOf(t.err) {
+				case "": // it has moved
+					return 0
+				case codeConflict, codeNoOther:
+					return takeAgain
+				}
+				c.o.Log.Info("a sandbox that has no room here to wake does not move", "sandbox", id, "err", t.err)
+				return failAgain
+			}())
+		}()
+	}
+	return t.wait(ctx)
+}
+
+func (c *Cluster) rehouse(ctx context.Context, id string) (server string, err error) {
+	sb, err := c.o.Store.Sandbox(ctx, id)
+	switch {
+	case err != nil:
+		return "", err
+	case sb.Owner != c.o.Store.Self():
+		return sb.Owner, nil
+	case sb.Record.State != lifecycle.Paused || sb.Record.Op != nil:
+		return "", errBusy(id, "it does not sleep")
+	}
+	return c.handOver(ctx, sb, "", "")
+}
+
+const (
+	codeConflict = "move_conflict"
+	codeNoOther  = "no_other_server"
+)
+
 // target returns the server that a sandbox of this server moves to: the one that is named, or one
 // with room whose processor and runtime can go on with memory of this one.
 func (c *Cluster) target(ctx context.Context, to string) (store.Server, error) {
+	if to == "" {
+		own, err := c.server(ctx, c.o.Store.Self())
+		if err != nil {
+			return store.Server{}, err
+		}
+		if to = c.Choose(ctx, func(r store.Room) bool { return own.Room == nil || r.Reads(*own.Room) }); to == "" {
+			return store.Server{}, errdef.New(errdef.WrongState, codeNoOther, "there is no other server that has room for the sandbox and can go on with its memory; it stays where it is").
+				WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs, or name one with --to to see what it lacks")
+		}
+	}
 	all, err := c.o.Store.Servers(ctx)
 	if err != nil {
 		return store.Server{}, err
-	}
-	if to == "" {
-		own := store.ServerOf(all, c.o.Store.Self()).Room
-		if to = c.Choose(ctx, func(r store.Room) bool { return own == nil || r.Reads(*own) }); to == "" {
-			return store.Server{}, errdef.New(errdef.WrongState, "no_other_server", "there is no other server that has room for the sandbox and can go on with its memory; it stays where it is").
-				WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs, or name one with --to to see what it lacks")
-		}
 	}
 	srv := store.ServerOf(all, to)
 	switch {
@@ -166,8 +212,7 @@ func (c *Cluster) receive(ctx context.Context, id, actor string) error {
 	if err = c.receiveInTurn(ctx, id, actor); err != nil {
 		t.server = sb.Owner
 	}
-	close(t.done)
-	c.takes.forget(id, t)
+	c.takes.end(id, t, 0)
 	return err
 }
 
@@ -186,6 +231,6 @@ func (c *Cluster) receiveInTurn(ctx context.Context, id, actor string) error {
 
 // errBusy says that a sandbox cannot be taken now that another server offers.
 func errBusy(id, why string) error {
-	return errdef.New(errdef.Conflict, "move_conflict", "sandbox %s does not move now: %s", id, why).
+	return errdef.New(errdef.Conflict, codeConflict, "sandbox %s does not move now: %s", id, why).
 		WithRemedy("try again in a moment")
 }

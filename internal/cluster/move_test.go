@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -158,6 +160,57 @@ func TestReceive(t *testing.T) {
 			}
 			if got := <-led; got != want {
 				t.Errorf("who waits is led to %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestRehouse: of all who ask at once for a sandbox that has no room to wake, one has it move; where
+// that fails, it is not tried again at once.
+func TestRehouse(t *testing.T) {
+	for name, tt := range map[string]struct {
+		state  lifecycle.State
+		room   store.Room
+		fails  error
+		code   string
+		handed int // by two times five who ask
+	}{
+		"it moves":           {lifecycle.Paused, store.Room{DiskMiB: leastDisk}, nil, "", 1},
+		"it is refused":      {lifecycle.Paused, store.Room{DiskMiB: leastDisk}, errdef.New(errdef.Unsupported, "cannot_run_here", "its image is not there"), "cannot_run_here", 1},
+		"it runs":            {lifecycle.Running, store.Room{DiskMiB: leastDisk}, nil, codeConflict, 0},
+		"nobody has room":    {lifecycle.Paused, store.Room{}, nil, codeNoOther, 0},
+		"nobody can read it": {lifecycle.Paused, store.Room{DiskMiB: leastDisk, Runtime: "2"}, nil, codeNoOther, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			at := listen(t, open(t, &records{self: "srv_b"}))
+			r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a"}, state: tt.state, servers: []store.Server{
+				{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &tt.room},
+			}}
+			c := openTaking(t, r, func() error { return errors.New("nothing is to be taken over") })
+			handed, moving := 0, make(chan struct{})
+			var once sync.Once
+			c.o.Mover = moves{handOver: func(func(context.Context) error) error {
+				handed++
+				<-moving
+				if tt.fails == nil {
+					r.owners[wanderer] = "srv_b"
+				}
+				return tt.fails
+			}}
+			for range 2 {
+				var asking sync.WaitGroup
+				for range 5 {
+					asking.Go(func() {
+						if server, err := c.Rehouse(t.Context(), wanderer); errdef.CodeOf(err) != tt.code || err == nil && server != "srv_b" {
+							t.Errorf("it moves to %q, %v; want %q", server, err, tt.code)
+						}
+					})
+				}
+				once.Do(func() { close(moving) })
+				asking.Wait()
+			}
+			if handed != tt.handed {
+				t.Errorf("%d moves were tried, want %d", handed, tt.handed)
 			}
 		})
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
-// takes are the sandboxes and snapshots that are being taken over, each once for all who ask
-// for it.
+// takes are the sandboxes and snapshots that are being taken over, or leave, each once for all who
+// ask for it.
 type takes struct {
 	mu  sync.Mutex
 	now map[string]*take
@@ -49,13 +49,21 @@ func (t *takes) begin(id string, anew bool) (_ *take, begun bool) {
 	return t.now[id], true
 }
 
-// forget has nobody ask any more how something was taken over.
-func (t *takes) forget(id string, was *take) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.now[id] == was {
-		delete(t.now, id)
+// end tells those who wait for a take that it is over, and for some time those who ask.
+func (t *takes) end(id string, was *take, tell time.Duration) {
+	close(was.done)
+	forget := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.now[id] == was {
+			delete(t.now, id)
+		}
 	}
+	if tell == 0 {
+		forget()
+		return
+	}
+	time.AfterFunc(tell, forget)
 }
 
 // of returns how something is being taken over; nil if it is not.
@@ -111,11 +119,10 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 		c.o.Log.Warn("what a server has that is gone could not be taken over", "of", called(id), "server", from, "err", err)
 		t.err = err
 	}
-	close(t.done)
 	if t.err == nil {
 		wait = 0
 	}
-	time.AfterFunc(wait, func() { c.takes.forget(id, t) })
+	c.takes.end(id, t, wait)
 }
 
 const (

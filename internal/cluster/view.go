@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
+	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
@@ -216,13 +217,51 @@ func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.S
 		return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
 	}
 	switch errdef.CodeOf(err) {
-	case "too_many_sandboxes", "disk_full", "template_not_found":
+	case codeFull, "disk_full", "template_not_found":
 		if server := v.roomFor(ctx, req); server != "" {
 			err = store.ErrElsewhere("room for the sandbox", server)
 		}
 	}
 	return sb, err
 }
+
+// Acquire is that of the supervisor. A sandbox that has no room here to wake goes to a server that
+// has some, if there is one, and the request is for that then.
+func (v View) Acquire(ctx context.Context, id string, access supervisor.Access) (lease *supervisor.Lease, err error) {
+	err = v.wake(ctx, id, func() error { lease, err = v.Supervisor.Acquire(ctx, id, access); return err })
+	return lease, err
+}
+
+// Connect is that of the supervisor, and does the same as Acquire where there is no room.
+func (v View) Connect(ctx context.Context, id string, q calls.WakeRequest) (done calls.Connected, err error) {
+	err = v.wake(ctx, id, func() error { done, err = v.Supervisor.Connect(ctx, id, q); return err })
+	return done, err
+}
+
+// Resume is that of the supervisor, and does the same as Acquire where there is no room.
+func (v View) Resume(ctx context.Context, id string, q calls.WakeRequest) (sb store.Sandbox, err error) {
+	err = v.wake(ctx, id, func() error { sb, err = v.Supervisor.Resume(ctx, id, q); return err })
+	return sb, err
+}
+
+// wake does what may wake a sandbox, and has it go to another server where this one has no room.
+func (v View) wake(ctx context.Context, id string, do func() error) error {
+	err := do()
+	if v.others == nil || errdef.CodeOf(err) != codeFull {
+		return err
+	}
+	server, failed := v.others.Rehouse(ctx, id)
+	switch {
+	case failed == nil:
+		return store.ErrElsewhere("sandbox "+id, server)
+	case errdef.CodeOf(failed) == codeConflict: // it is moving already, or has just woken
+		return do()
+	}
+	return err
+}
+
+// codeFull is the code of what is refused because a server has as many running sandboxes as it may.
+const codeFull = "too_many_sandboxes"
 
 // roomFor returns another server that can make a sandbox which this one cannot; empty for none.
 // What needs a snapshot or volumes is made where they are.

@@ -112,3 +112,62 @@ func TestMoveRefused(t *testing.T) {
 	g.same(g.first, g.ask(ctx))
 	b.start() // and takes away what its crash has left
 }
+
+// TestWakeWhereThereIsRoom: a sandbox whose server is full wakes on one that has room, with its
+// memory, once for all who ask. Where no server has room it stays asleep, and the answer says so.
+func TestWakeWhereThereIsRoom(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	all := startCluster(t, 2, "--blobs", t.TempDir(), "--max-running", "2")
+	a, b := all[0], all[1]
+	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)}
+	byTraffic := a.startGuest(ctx, options)
+	a.pause(ctx, byTraffic.sb.ID)
+	byCall := a.startGuest(ctx, options)
+	a.pause(ctx, byCall.sb.ID)
+	stays, runs := a.create(ctx, options), a.create(ctx, options)
+	there := serverOf(t, b)
+	wantAt := func(g *guest, server string) {
+		t.Helper()
+		if info, err := a.client.Get(ctx, g.sb.ID); err != nil || info.Server != server || info.Generation != 2 {
+			t.Errorf("it is %+v, %v; want generation 2 on %s", info, err, server)
+		}
+	}
+
+	var asking sync.WaitGroup
+	for _, s := range all {
+		g := byTraffic.through(ctx, s)
+		for range 5 {
+			asking.Go(func() {
+				if r, err := g.report(ctx); err != nil || r.PID != g.first.PID {
+					t.Errorf("through %s: %+v, %v", s.addr, r, err)
+				}
+			})
+		}
+	}
+	asking.Wait()
+	byTraffic.same(byTraffic.first, byTraffic.ask(ctx))
+	wantAt(byTraffic, there)
+	a.connect(ctx, byCall.sb.ID)
+	byCall.same(byCall.first, byCall.ask(ctx))
+	wantAt(byCall, there)
+	for _, g := range []*guest{byTraffic, byCall} {
+		eventually(t, goneWithin, "nothing of it is left where it was", func() error { return nothingOf(a, g.sb.ID) })
+	}
+
+	a.pause(ctx, stays.ID)
+	a.create(ctx, options)
+	full := func(what string, err error) {
+		t.Helper()
+		wantCode(t, err, what, "too_many_sandboxes")
+		if info, err := b.client.Get(ctx, stays.ID); err != nil || info.State != client.Paused || info.Server == there {
+			t.Errorf("%s: it is %+v, %v", what, info, err)
+		}
+	}
+	for _, s := range all {
+		_, err := s.client.Connect(ctx, stays.ID, time.Hour)
+		full("a wake where no server has room", err)
+	}
+	a.kill(ctx, t, runs.ID)
+	a.connect(ctx, stays.ID)
+}
