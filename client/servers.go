@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -14,6 +15,8 @@ type Server struct {
 	Address     string    `json:"address,omitempty"` // at which the others reach it; empty where they do not
 	Alive       bool      `json:"alive"`             // it has a lease
 	Leaving     bool      `json:"leaving"`           // its process stops: others wait for what it has, until it is started again
+	Draining    bool      `json:"draining"`          // it gives what it has to other servers
+	Drain       *Draining `json:"drain"`             // how far it is with that; nil if it has not said
 	LeaseEndsAt time.Time `json:"leaseEndsAt"`       // unless it renews that, by the clock of the database
 	Self        bool      `json:"self"`              // it is the one that answers
 	Room        *Room     `json:"room"`              // nil if it has not said since it was started
@@ -25,6 +28,13 @@ type Room struct {
 	MaxRunning *int `json:"maxRunning"` // nil for no bound
 	MemoryMiB  int  `json:"memoryMiB"`  // of its machine that is available
 	DiskMiB    int  `json:"diskMiB"`    // that is free where its sandboxes are
+}
+
+// Draining is how far a server is that gives what it has to others, as it said last.
+type Draining struct {
+	Left  int    `json:"left"`            // sandboxes and snapshots that it has still
+	Stay  int    `json:"stay"`            // of these, that were tried and could not go
+	Cause string `json:"cause,omitempty"` // why the last of these could not
 }
 
 // Servers returns the servers that have one database, by id. There are none where the
@@ -56,6 +66,19 @@ func Move(ctx context.Context, c *Client, id, server string) (Info, error) {
 		return Info{}, fmt.Errorf("move sandbox %s: %w", id, err)
 	}
 	return info, nil
+}
+
+// Drain has a server of the database give its sandboxes and snapshots to others, one after the
+// other, and returns when that is on record, not when it is done: see [Server.Drain]. The server
+// serves meanwhile. With draining false, it stops that. It needs an admin key.
+//
+// ErrNotFound: there is no such server.
+func Drain(ctx context.Context, c *Client, server string, draining bool) (Server, error) {
+	var srv Server
+	if err := c.call(ctx, http.MethodPatch, "/v1/servers/"+url.PathEscape(server), nil, map[string]bool{"draining": draining}, &srv); err != nil {
+		return Server{}, fmt.Errorf("drain server %s: %w", server, err)
+	}
+	return srv, nil
 }
 
 type moveBody struct {

@@ -175,7 +175,7 @@ func (a *app) root() *cobra.Command {
 	)
 	a.add(root, groupSandbox, a.runCommand(), a.createCommand(), a.lsCommand(), topCommand(a), a.getCommand(), a.execCommand(),
 		a.shellCommand(), attachCommand(a), a.cpCommand(), a.pauseCommand(), a.resumeCommand(), a.whyCommand(), traceCommand(a), a.eventsCommand(), logsCommand(a), statsCommand(a),
-		a.exportCommand(), a.importCommand(), moveCommand(a), a.volumesCommand(), secretCommands{a}.command(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
+		a.exportCommand(), a.importCommand(), moveCommand(a), drainCommand(a), a.volumesCommand(), secretCommands{a}.command(), templateCommands{a}.command(), snapshotCommands{a}.command(), snapshotCommands{a}.restoreCommand(), snapshotCommands{a}.forkCommand(),
 		a.timeoutCommand(), a.holdCommand(), a.setCommand(), serviceCommands{a}.command(), a.previewCommand(), sshCommands{a}.proxyCommand(), a.killCommand(), mcpCommand(a))
 	a.add(root, groupServer, a.serveCommand(), uiCommand(a), a.keysCommand(), auditCommand(a), serversCommand(a), webhookCommands{a}.command(), sshCommands{a}.keysCommand(), a.doctorCommand(), a.fsckCommand(), a.gcCommand(), backupCommand(a), a.demoCommand(), a.versionCommand())
 	return root

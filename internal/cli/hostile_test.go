@@ -241,6 +241,7 @@ func TestHostileText(t *testing.T) {
 		"audit":               {{"audit"}, {"audit", "--all"}},
 		"servers":             {{"servers"}},
 		"move":                {{"move", "inobody"}},
+		"drain":               {{"drain", "srv_nobody"}},
 	}
 	// These speak with nobody's text: a server of their own, and the server itself. mcp
 	// has TestMCPHostileText, and top the TestHostileText of its package.

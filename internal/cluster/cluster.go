@@ -44,6 +44,9 @@ type Options struct {
 	// TakeOver makes a sandbox or a snapshot of a server that is gone this one's; nil for where
 	// nothing is taken over.
 	TakeOver func(ctx context.Context, id string) error
+	// Sandboxes returns those that this server has, and Snapshots all that are known here.
+	Sandboxes func(ctx context.Context) ([]store.Sandbox, error)
+	Snapshots func() []store.Snapshot
 	// OwnerOfSnapshot returns the server that has a snapshot now.
 	OwnerOfSnapshot func(ctx context.Context, id string) (server string, err error)
 	// Mover moves sandboxes between servers that live; nil for where nothing moves.
@@ -73,6 +76,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	holders map[string]holder
+	drain   drain
 	servers map[string]store.Server
 	asOf    time.Time // when servers was read
 	forgot  time.Time // when something has moved last: what was read before does not count

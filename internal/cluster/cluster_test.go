@@ -25,6 +25,7 @@ type records struct {
 	servers []store.Server
 	owners  map[string]string // of sandboxes
 	state   lifecycle.State   // of all of them
+	volumes map[string]bool   // which of them have one
 	asked   atomic.Int64      // how often for a sandbox
 	fails   error
 	mu      sync.Mutex // guards fails and told where the room is told
@@ -53,7 +54,11 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	case !ok:
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
 	}
-	return store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: r.state}}, nil
+	sb := store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: r.state}}
+	if r.volumes[id] {
+		sb.Config.Volumes = []store.VolumeMount{{}}
+	}
+	return sb, nil
 }
 
 func (r *records) Servers(context.Context) ([]store.Server, error) {

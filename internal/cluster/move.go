@@ -8,6 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
 // Mover is what moves sandboxes, as package takeover does it.
@@ -34,7 +35,7 @@ func (c *Cluster) Move(ctx context.Context, id, to, actor string) (store.Sandbox
 	case sb.Owner != c.o.Store.Self():
 		return store.Sandbox{}, store.ErrElsewhere("sandbox "+id, sb.Owner)
 	}
-	if _, err := c.handOver(ctx, sb, to, actor); err != nil {
+	if _, err := c.handOver(ctx, sb, sb.Record.State == lifecycle.Running, to, actor); err != nil {
 		return store.Sandbox{}, err
 	}
 	return c.o.Store.Sandbox(ctx, id)
@@ -43,12 +44,13 @@ func (c *Cluster) Move(ctx context.Context, id, to, actor string) (store.Sandbox
 // errNoObjectStorage says that nothing can move to or from this server.
 func (c *Cluster) errNoObjectStorage(id string) error {
 	self := c.o.Store.Self()
-	return errdef.New(errdef.Unsupported, "no_object_storage", "sandboxes move by way of object storage, and server %s has none; sandbox %s stays where it is", self, id).
+	return errdef.New(errdef.Unsupported, "no_object_storage", "sandboxes move by way of object storage, and server %s has none; %s stays where it is", self, called(id)).
 		WithRemedy("start all servers with the same --blobs").With("server", self)
 }
 
-// handOver moves a sandbox of this server to another one, and returns which.
-func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, to, actor string) (server string, err error) {
+// handOver moves a sandbox of this server to another one, where it runs or does not, and returns
+// which.
+func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, runs bool, to, actor string) (server string, err error) {
 	if c.o.Mover == nil {
 		return "", c.errNoObjectStorage(sb.ID)
 	}
@@ -56,11 +58,11 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, to, actor stri
 		return "", errdef.New(errdef.Unsupported, "has_volumes", "sandbox %s has volumes, whose files are on its server; it stays there", sb.ID).
 			WithRemedy("move what sandboxes without volumes do; volumes stay on the server that has made them")
 	}
-	srv, err := c.target(ctx, to)
+	srv, err := c.target(ctx, to, runs)
 	if err != nil {
 		return "", err
 	}
-	if r := srv.Room; r != nil && full(*r) && sb.Record.State == lifecycle.Running {
+	if r := srv.Room; r != nil && full(*r) && runs {
 		return "", errdef.New(errdef.Exhausted, codeFull, "server %s has as many running sandboxes as it may have, or no room on its disk; sandbox %s stays where it is", srv.ID, sb.ID).
 			WithRemedy("choose another of those that drowse servers lists, or none, to have one chosen that has room").With("server", srv.ID)
 	}
@@ -119,7 +121,7 @@ func (c *Cluster) rehouse(ctx context.Context, id string) (server string, err er
 	case sb.Record.State != lifecycle.Paused || sb.Record.Op != nil:
 		return "", errBusy(id, "it does not sleep")
 	}
-	return c.handOver(ctx, sb, "", "")
+	return c.handOver(ctx, sb, true, "", "")
 }
 
 const (
@@ -128,14 +130,17 @@ const (
 )
 
 // target returns the server that a sandbox of this server moves to: the one that is named, or one
-// with room whose processor and runtime can go on with memory of this one.
-func (c *Cluster) target(ctx context.Context, to string) (store.Server, error) {
+// with room, so that it runs or to sleep, whose processor and runtime can go on with memory of this
+// one.
+func (c *Cluster) target(ctx context.Context, to string, runs bool) (store.Server, error) {
 	if to == "" {
 		own, err := c.server(ctx, c.o.Store.Self())
 		if err != nil {
 			return store.Server{}, err
 		}
-		if to = c.Choose(ctx, func(r store.Room) bool { return own.Room == nil || r.Reads(*own.Room) }); to == "" {
+		if to = c.Choose(ctx, func(r store.Room) bool {
+			return (own.Room == nil || r.Reads(*own.Room)) && holds(r) && !(runs && full(r))
+		}); to == "" {
 			return store.Server{}, errdef.New(errdef.WrongState, codeNoOther, "there is no other server that has room for the sandbox and can go on with its memory; it stays where it is").
 				WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs, or name one with --to to see what it lacks")
 		}
@@ -147,10 +152,11 @@ func (c *Cluster) target(ctx context.Context, to string) (store.Server, error) {
 	srv := store.ServerOf(all, to)
 	switch {
 	case srv.ID == "":
-		return srv, errdef.New(errdef.NotFound, "server_not_found", "there is no server %.100q", to).
-			WithRemedy("drowse servers lists those of the database").With("server", to)
+		return srv, store.ErrServerNotFound(to)
 	case !srv.Answers():
 		return srv, errNotThere(to, "stops, or is gone")
+	case srv.Draining:
+		return srv, errNotThere(to, "is drained")
 	}
 	return srv, nil
 }
@@ -196,21 +202,24 @@ func (c *Cluster) whileAlive(ctx context.Context, server string) (context.Contex
 // receive has this server take over what another offers. Who asks for the sandbox meanwhile
 // waits, and is led back to the other if that fails.
 func (c *Cluster) receive(ctx context.Context, id, actor string) error {
-	sb, err := c.o.Store.Sandbox(ctx, id)
+	from, err := c.ownerNow(ctx, id)
 	switch {
 	case err != nil:
 		return err
 	case c.o.Mover == nil:
 		return c.errNoObjectStorage(id)
-	case sb.Owner == c.o.Store.Self():
+	case from == "":
 		return nil
+	case snapshots.IsID(id):
+		_, err := c.takeOver(ctx, id, from)
+		return err
 	}
 	t, begun := c.takes.begin(id, true)
 	if !begun {
 		return errBusy(id, "it is being taken over already")
 	}
 	if err = c.receiveInTurn(ctx, id, actor); err != nil {
-		t.server = sb.Owner
+		t.server = from
 	}
 	c.takes.end(id, t, 0)
 	return err

@@ -93,7 +93,7 @@ func (c *Cluster) askToTake(ctx context.Context, server, id, actor string) error
 	if known, ok := errdef.Lookup(why.Code); ok {
 		class = known.Class
 	}
-	refused := errdef.New(class, why.Code, "server %s does not take sandbox %s, which stays where it was: %s", server, id, why.Message).WithRemedy("%s", why.Remedy)
+	refused := errdef.New(class, why.Code, "server %s does not take %s, which stays where it was: %s", server, called(id), why.Message).WithRemedy("%s", why.Remedy)
 	for name, value := range why.Context {
 		refused = refused.With(name, value)
 	}

@@ -30,6 +30,7 @@ func (c *Cluster) TellRoom(ctx context.Context, room func() (store.Room, error))
 	var at time.Time
 	for blind := false; ; {
 		has, err := room()
+		has.Drain = c.Drains()
 		if failed := err != nil; failed != blind {
 			blind = failed
 			if failed {
@@ -49,18 +50,21 @@ func (c *Cluster) TellRoom(ctx context.Context, room func() (store.Room, error))
 	}
 }
 
-// news reports whether what has changed decides where sandboxes can be made.
+// news reports whether what has changed decides where sandboxes can be made, or tells whoever
+// drains a server how far it is.
 func news(before, now store.Room) bool {
-	return full(before) != full(now) || !maps.Equal(before.Templates, now.Templates)
+	return full(before) != full(now) || !maps.Equal(before.Templates, now.Templates) || !reflect.DeepEqual(before.Drain, now.Drain)
 }
 
-// full reports whether a server has no room for one more sandbox.
+// full reports whether a server has no room for one more sandbox that runs.
 func full(r store.Room) bool {
-	return r.MaxRunning > 0 && r.Running >= r.MaxRunning || r.DiskMiB < leastDisk
+	return r.MaxRunning > 0 && r.Running >= r.MaxRunning || !holds(r)
 }
 
-// Choose returns another server that has room for one more sandbox, and what the sandbox
-// needs; empty for none. It is chosen by chance, the rather the more memory it has, so that
+// holds reports whether a server has room for one more sandbox that sleeps.
+func holds(r store.Room) bool { return r.DiskMiB >= leastDisk }
+
+// Choose returns another server that has what is needed for one more sandbox; empty for none. It is chosen by chance, the rather the more memory it has, so that
 // between two of its reports not all go to one.
 func (c *Cluster) Choose(ctx context.Context, has func(store.Room) bool) (server string) {
 	all, err := c.all(ctx, c.o.Store.Self())
@@ -69,7 +73,7 @@ func (c *Cluster) Choose(ctx context.Context, has func(store.Room) bool) (server
 	}
 	sum := 0
 	for id, srv := range all {
-		if id == c.o.Store.Self() || srv.Address == "" || !srv.Answers() || srv.Left < lease.Life/2 || srv.Room == nil || full(*srv.Room) || !has(*srv.Room) {
+		if id == c.o.Store.Self() || srv.Address == "" || !srv.Answers() || srv.Draining || srv.Left < lease.Life/2 || srv.Room == nil || !has(*srv.Room) {
 			continue
 		}
 		weight := max(srv.Room.MemoryMiB, 1)

@@ -43,7 +43,7 @@ func TestChoose(t *testing.T) {
 			c := open(t, &records{self: "srv_a", servers: tt.servers})
 			chosen := map[string]int{}
 			for range 600 {
-				chosen[c.Choose(t.Context(), func(r store.Room) bool { return r.MemoryMiB != 7 })]++
+				chosen[c.Choose(t.Context(), func(r store.Room) bool { return !full(r) && r.MemoryMiB != 7 })]++
 			}
 			for i, id := range tt.want {
 				if about := 100 * (i + 1); len(chosen) != len(tt.want) || len(chosen) > 1 && (chosen[id] < about/2 || chosen[id] > 2*about) {

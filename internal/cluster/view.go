@@ -209,10 +209,18 @@ func boolToInt(is bool) int {
 }
 
 // Create makes a sandbox here. The request is for another server where its idempotency key
-// has made one there, and where this one has no room or does not have the template, and the
-// other has.
+// has made one there, and where this one has no room, does not have the template, or is drained,
+// and the other can make it.
 func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
+	if v.others != nil && v.others.Drains() != nil && !v.madeHere(ctx, req) {
+		if server := v.roomFor(ctx, req); server != "" {
+			return store.Sandbox{}, store.ErrElsewhere("room for the sandbox", server)
+		}
+	}
 	sb, err := v.Supervisor.Create(ctx, req)
+	if errdef.CodeOf(err) == "snapshot_gone" && v.records.Self() != "" && v.RefreshSnapshots(ctx) == nil {
+		sb, err = v.Supervisor.Create(ctx, req) // another server has just got it, or nobody has it
+	}
 	if other, is := v.made(ctx, err); is {
 		return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
 	}
@@ -269,11 +277,8 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 	if v.others == nil || !dialect.Forwards(ctx) || req.SnapshotRef() != "" || len(req.Config.Volumes) > 0 {
 		return ""
 	}
-	if as := req.Config.Idempotency; as != nil { // it may have made one already
-		made, err := v.sandboxes(ctx, func(sb store.Sandbox) bool {
-			return sb.Config.Key == req.Config.Key && sb.Config.Idempotency != nil && sb.Config.Idempotency.Key == as.Key &&
-				!sb.Failed() && time.Since(sb.BoundAt()) < store.IdempotencyLife
-		})
+	if req.Config.Idempotency != nil { // it may have made one already
+		made, err := v.sandboxes(ctx, madeBy(req))
 		switch {
 		case err != nil:
 			return ""
@@ -284,8 +289,23 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 	name := strings.ToLower(strings.TrimSpace(req.Template))
 	return v.others.Choose(ctx, func(r store.Room) bool {
 		_, named := r.Templates[name]
-		return named || slices.Contains(slices.Collect(maps.Values(r.Templates)), name)
+		return !full(r) && (named || slices.Contains(slices.Collect(maps.Values(r.Templates)), name))
 	})
+}
+
+// madeHere reports whether the idempotency key of a request has made a sandbox here.
+func (v View) madeHere(ctx context.Context, req supervisor.CreateRequest) bool {
+	own, err := v.Supervisor.All(ctx)
+	return err != nil || slices.ContainsFunc(own, madeBy(req))
+}
+
+// madeBy reports whether the idempotency key of a request has made a sandbox.
+func madeBy(req supervisor.CreateRequest) func(store.Sandbox) bool {
+	as := req.Config.Idempotency
+	return func(sb store.Sandbox) bool {
+		return as != nil && sb.Config.Key == req.Config.Key && sb.Config.Idempotency != nil && sb.Config.Idempotency.Key == as.Key &&
+			!sb.Failed() && time.Since(sb.BoundAt()) < store.IdempotencyLife
+	}
 }
 
 // Kill ends a sandbox of this server, or of one that is gone: what is left there goes when that is

@@ -40,7 +40,7 @@ var dialects = []*dialect{
 	{
 		name: "v1", routes: v1.Endpoints(), strict: true,
 		params: map[string]kind{
-			"id": ofSandbox, "holdId": ofHold, "previewId": ofPreview, "keyId": ofKey, "sshKeyId": ofSSHKey, "secret": ofSecret,
+			"id": ofSandbox, "holdId": ofHold, "previewId": ofPreview, "keyId": ofKey, "serverId": ofNothing, "sshKeyId": ofSSHKey, "secret": ofSecret,
 			"service": ofService, "volumeId": ofVolume, "template": ofBuilt, "snapshot": ofSnapshot,
 		},
 		bodies: map[string][]string{
@@ -68,6 +68,7 @@ var dialects = []*dialect{
 			"POST /v1/keys":                                      {`{"name":"new"}`},
 			"PATCH /v1/keys/{keyId}":                             {`{"name":"new"}`, `{"maxRate":5}`},
 			"POST /v1/keys/{keyId}/rotate":                       {`{}`},
+			"PATCH /v1/servers/{serverId}":                       {`{"draining":true}`},
 			"POST /v1/ssh-keys":                                  {`{"publicKey":"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPu4Wk/k3E7S5MrpnAX/vW7U2XRJpjdtx1FTYmvlXeCV"}`},
 			"PUT /v1/secrets/{secret}":                           {`{"hosts":["api.example.com"],"value":"another-long-value"}`},
 			"POST /v1/secrets/{secret}/rotate":                   {`{"value":"another-long-value"}`},

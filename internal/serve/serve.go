@@ -395,7 +395,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			takeOver, mover = sup.TakeOver, sup
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -405,6 +405,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 		}))
 		closers.add(background(ctx, func(ctx context.Context) { others.TellRoom(ctx, sup.Capacity) }))
+		closers.add(background(ctx, others.Drain))
 	}
 	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
 	if on.peers != nil {

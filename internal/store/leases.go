@@ -34,6 +34,8 @@ type Server struct {
 	// Leaving says that the process stops, or has: it makes what it has ready for others, and
 	// its lease ends then.
 	Leaving bool `json:"leaving,omitempty"`
+	// Draining says that an operator wants others to have what it has. It lasts over starts.
+	Draining bool `json:"draining,omitempty"`
 	// Left is how long that was from then when it was read; negative for a lease that is over.
 	Left time.Duration `json:"-"`
 	// Held is for how long its lease has had no gap then.
@@ -54,6 +56,14 @@ type Room struct {
 	CPU          []string `json:"cpu,omitempty"` // features of the processor
 	// Templates has the ids of its templates by their names.
 	Templates map[string]string `json:"templates,omitempty"`
+	Drain     *Drain            `json:"drain,omitempty"` // nil unless it is drained
+}
+
+// Drain is how far a server is that is drained.
+type Drain struct {
+	Left  int    `json:"left"`            // sandboxes and snapshots that it has still
+	Stay  int    `json:"stay"`            // of these, that were tried and could not go
+	Cause string `json:"cause,omitempty"` // why the last of these could not
 }
 
 // Reads reports whether memory images of a server with room of are restored by one with r.
@@ -109,6 +119,14 @@ func Gone(all []Server, self, owner string) time.Duration {
 	return own.goneFor(its)
 }
 
+// Given is Gone of what does not run, which a server that is drained gives away while it lives.
+func Given(all []Server, self, owner string) time.Duration {
+	if over := Gone(all, self, owner); over >= 0 || !ServerOf(all, owner).Draining {
+		return over
+	}
+	return 0
+}
+
 // Leases say which process writes for a server. There is at most one: whoever claims a
 // server that another process had shuts that one out, whatever it believes.
 type Leases interface {
@@ -128,6 +146,9 @@ type Leases interface {
 	Release(ctx context.Context) error
 	// SetRoom tells other servers what this one has for more sandboxes.
 	SetRoom(ctx context.Context, room Room) error
+	// SetDraining says of any server that it is drained, or is not any more; errdef.NotFound if
+	// there is none of the id.
+	SetDraining(ctx context.Context, server string, draining bool) error
 	// Servers returns all of them, by id.
 	Servers(ctx context.Context) ([]Server, error)
 }
@@ -137,6 +158,12 @@ func ErrServerLives(srv Server, left time.Duration) error {
 	return errdef.New(errdef.Conflict, "server_lives", "another process, on %s, writes for server %s, and its lease lasts for %s",
 		srv.Name, srv.ID, left.Round(time.Millisecond)).
 		WithRemedy("stop that process, or wait until it has not renewed its lease").With("retry_after_ms", left.Milliseconds())
+}
+
+// ErrServerNotFound says that the database knows no such server.
+func ErrServerNotFound(id string) error {
+	return errdef.New(errdef.NotFound, "server_not_found", "there is no server %.100q", id).
+		WithRemedy("drowse servers lists those of the database").With("server", id)
 }
 
 // ErrFenced says that somebody else has claimed the server that wrote.
@@ -233,6 +260,22 @@ func (x *leases) SetRoom(ctx context.Context, room Room) error {
 	return x.tell(ctx, "say what server %s has", nil, `room = ?`, string(data))
 }
 
+// SetDraining implements [Store].
+func (x *leases) SetDraining(ctx context.Context, server string, draining bool) error {
+	set := 0
+	if draining {
+		set = 1
+	}
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		result, err := tx.ExecContext(ctx, `UPDATE servers SET draining = ? WHERE id = ?`, set, server)
+		if err := oneRow(result, err, func() error { return ErrServerNotFound(server) }); err != nil {
+			return err
+		}
+		return changed(ctx, tx, KindOwners)
+	})
+	return x.s.explain(err, "say whether server %s is drained", server)
+}
+
 // tell changes what the others are to know of the server that this store has claimed.
 func (x *leases) tell(ctx context.Context, what string, kinds []Kind, set string, args ...any) error {
 	server, id := x.claimed()
@@ -255,7 +298,7 @@ func (x *leases) Servers(ctx context.Context) ([]Server, error) {
 // selectServers asks for all servers, as scanServer reads them.
 func (s *SQL) selectServers() string {
 	now := s.engine.now()
-	return `SELECT id, name, place, address, epoch, leaving = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since, room FROM servers ORDER BY id`
+	return `SELECT id, name, place, address, epoch, leaving = 1, draining = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since, room FROM servers ORDER BY id`
 }
 
 func scanServer(rows *sql.Rows) (srv Server, err error) {
@@ -263,7 +306,7 @@ func scanServer(rows *sql.Rows) (srv Server, err error) {
 		until, left, held int64
 		room              string
 	)
-	if err := rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &until, &left, &held, &room); err != nil {
+	if err := rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &srv.Draining, &until, &left, &held, &room); err != nil {
 		return srv, err
 	}
 	srv.LeaseEndsAt = time.UnixMilli(until).UTC()

@@ -74,7 +74,7 @@ type Replicas interface {
 	// TakeSnapshot does the same for a snapshot, as was has read it: this server has it from
 	// then on, with the checkpoint that this server has made from its replica, and as
 	// config says. All else is as it is stored, and returned. A snapshot does not run, so
-	// it can be taken as soon as the lease is over.
+	// it can be taken as soon as the lease is over, or its server is drained.
 	TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (Snapshot, error)
 }
 
@@ -313,7 +313,7 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 		return ErrChanged(sb.ID)
 	}
 	self := x.s.Self()
-	over, err := x.goneFor(ctx, tx, self, has.Owner)
+	over, err := x.goneFor(ctx, tx, Gone, self, has.Owner)
 	if err != nil {
 		return err
 	}
@@ -350,7 +350,7 @@ func (x replicas) TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle
 			r = &Replica{}
 		}
 		self := x.s.Self()
-		over, err := x.goneFor(ctx, tx, self, snap.Owner)
+		over, err := x.goneFor(ctx, tx, Given, self, snap.Owner)
 		if err == nil {
 			err = r.TakesSnapshot(was, snap, self, over)
 		}
@@ -387,14 +387,13 @@ func (x replicas) moveSnapshot(ctx context.Context, tx *sql.Tx, snap Snapshot) e
 	return changed(ctx, tx, KindSnapshots)
 }
 
-// goneFor returns for how long a server is gone as another knows it. One that is not among the
-// servers is gone for as long as that has been there.
-func (x replicas) goneFor(ctx context.Context, tx *sql.Tx, self, owner string) (time.Duration, error) {
+// goneFor returns for how long a server is gone as another knows it, by Gone or Given.
+func (x replicas) goneFor(ctx context.Context, tx *sql.Tx, by func(all []Server, self, owner string) time.Duration, self, owner string) (time.Duration, error) {
 	all, err := collect(ctx, tx, scanServer, x.s.selectServers())
 	if err != nil {
 		return 0, err
 	}
-	return Gone(all, self, owner), nil
+	return by(all, self, owner), nil
 }
 
 // dropReplica removes the replica of a sandbox with the commit of its end.

@@ -20,14 +20,14 @@ func TestFindings(t *testing.T) {
 		{client.Finding{Name: hostile, Detail: hostile, Remedy: hostile}},
 		{client.Finding{Name: "runtime", Required: true, Detail: "not usable: " + strings.Repeat("long ", 1000), Remedy: "mend it"}},
 	}, Servers: []client.Server{
-		{ID: "srv_one", Name: hostile, Alive: true, Self: true, Room: &client.Room{Running: 3, MaxRunning: new(20), MemoryMiB: 2 << 10}}, {ID: "srv_two", Room: &client.Room{Running: 77}}, {ID: "srv_three", Alive: true, Leaving: true},
+		{ID: "srv_one", Name: hostile, Alive: true, Self: true, Room: &client.Room{Running: 3, MaxRunning: new(20), MemoryMiB: 2 << 10}}, {ID: "srv_two", Room: &client.Room{Running: 77}}, {ID: "srv_three", Alive: true, Leaving: true}, {ID: "srv_four", Alive: true, Draining: true, Drain: &client.Draining{Left: 7}},
 	}}
 	var b bytes.Buffer
 	if err := pages()["server"].ExecuteTemplate(&b, "main", screen{Data: d}); err != nil {
 		t.Fatal(err)
 	}
 	page := b.String()
-	for _, want := range []string{`>ok</td>`, `>note</td>`, `>FAIL</td>`, "&lt;script&gt;", "Next step: mend it", "not usable: long", ">3 of 20</td>", ">2.0 GiB</td>", ">gone</span>", ">leaving</td>"} {
+	for _, want := range []string{`>ok</td>`, `>note</td>`, `>FAIL</td>`, "&lt;script&gt;", "Next step: mend it", "not usable: long", ">3 of 20</td>", ">2.0 GiB</td>", ">gone</span>", ">leaving</td>", ">draining, 7 left</td>"} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %q in %s", want, page)
 		}

@@ -41,6 +41,116 @@ func TestDrainUnderLoad(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 3*time.Minute)
 	all := startCluster(t, 3, "--blobs", t.TempDir(), "--durability", "replicated", "--on-shutdown", "pause")
+	leaveUnderLoad(ctx, t, all, func(l *demand) {
+		if err := all[0].cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		l.drains.Store(true)
+		select {
+		case err := <-all[0].exited:
+			all[0].cmd = nil
+			if err != nil {
+				t.Errorf("the server that stops ended with %v", err)
+			}
+		case <-ctx.Done():
+			t.Fatal(context.Cause(ctx))
+		}
+	})
+}
+
+// TestDrainServer has one of three servers give away all that it has, while it lives, and clients
+// ask for all sandboxes, and make some of a snapshot that goes too. No request fails. What cannot go
+// stays, and is told.
+func TestDrainServer(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 3*time.Minute)
+	all := startCluster(t, 3, "--blobs", t.TempDir())
+	a, b := all[0], all[1]
+	here := serverOf(t, a)
+	options := client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true)}
+	if _, err := a.client.CreateVolume(ctx, "of-a"); err != nil {
+		t.Fatal(err)
+	}
+	source, stays := a.create(ctx, options), a.create(ctx, client.CreateOptions{Timeout: time.Hour, Volumes: map[string]string{"/mnt/data": "of-a"}})
+	if err := source.WriteFile(ctx, "kept", strings.NewReader("of a")); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := client.NewSnapshots(a.client).Create(ctx, source.ID, client.SnapshotOptions{Name: "of-a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.kill(ctx, t, source.ID)
+	is := func(s *server) (client.Server, error) {
+		servers, err := client.Servers(ctx, s.client)
+		i := slices.IndexFunc(servers, func(srv client.Server) bool { return srv.ID == here })
+		if err != nil || i < 0 {
+			return client.Server{}, fmt.Errorf("the server is not listed: %w", err)
+		}
+		return servers[i], nil
+	}
+	leaveUnderLoad(ctx, t, all, func(l *demand) {
+		l.drains.Store(true)
+		if srv, err := client.Drain(ctx, b.client, here, true); err != nil || !srv.Draining {
+			t.Fatalf("drained is %+v, %v", srv, err)
+		}
+		for n, done := 0, false; !done && ctx.Err() == nil; n++ {
+			sb, err := all[n%len(all)].client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Snapshot: snap.ID})
+			if err != nil {
+				t.Fatalf("create %d from a snapshot of a server that is drained: %v", n, err)
+			}
+			if out, text := run(ctx, t, sb, "cat", "kept"); out.Code != 0 || text != "of a" {
+				t.Errorf("a sandbox of the snapshot: %+v %q", out, text)
+			}
+			b.kill(ctx, t, sb.ID)
+			srv, err := is(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			done = srv.Drain != nil && srv.Drain.Left == 1 && srv.Drain.Stay == 1
+		}
+	})
+	if srv, err := is(b); err != nil || srv.Drain == nil || !strings.Contains(srv.Drain.Cause, stays.ID+": ") || !strings.Contains(srv.Drain.Cause, "volumes") {
+		t.Errorf("what stays is told by %+v, %v", srv.Drain, err)
+	}
+	if info, err := b.client.Get(ctx, stays.ID); err != nil || info.Server != here || info.State != client.Running {
+		t.Errorf("what has a volume is %+v, %v", info, err)
+	}
+	if _, err := client.Move(ctx, b.client, stays.ID, here); err != nil {
+		t.Errorf("to where it is: %v", err)
+	}
+	made := a.create(ctx, options)
+	_, err = client.Move(ctx, b.client, made.ID, here)
+	wantCode(t, err, "a move to a server that is drained", "server_unreachable")
+	if info, err := b.client.Get(ctx, made.ID); err != nil || info.Server == here {
+		t.Errorf("a sandbox that is made through a server that is drained is %+v, %v", info, err)
+	}
+	a.crash()
+	a.start() // and is drained still
+	again, err := a.client.Create(ctx, options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, settleWithin, "what is made after a start goes too", func() error {
+		if info, err := b.client.Get(ctx, again.ID); err != nil || info.Server == here || info.State != client.Running {
+			return fmt.Errorf("it is %+v, %w", info, err)
+		}
+		return nil
+	})
+	if srv, err := client.Drain(ctx, b.client, here, false); err != nil || srv.Draining {
+		t.Fatalf("drained no more is %+v, %v", srv, err)
+	}
+	if got, err := client.Move(ctx, b.client, made.ID, here); err != nil || got.Server != here {
+		t.Errorf("a move back is %+v, %v", got, err)
+	}
+	for _, sb := range []*client.Sandbox{made, again, stays} {
+		b.kill(ctx, t, sb.ID)
+	}
+}
+
+// leaveUnderLoad has clients ask for the sandboxes of three servers through two, while the first
+// gives away what it has.
+func leaveUnderLoad(ctx context.Context, t *testing.T, all []*server, leave func(*demand)) {
+	t.Helper()
 	l := &demand{servers: all[1:]}
 	for i, s := range all {
 		for n := range loadEach {
@@ -70,27 +180,15 @@ func TestDrainUnderLoad(t *testing.T) {
 	}
 	l.await(ctx, t, askedBefore)
 	began := time.Now()
-	if err := all[0].cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	l.drains.Store(true)
-	select {
-	case err := <-all[0].exited:
-		all[0].cmd = nil
-		if err != nil {
-			t.Errorf("the server that stops ended with %v", err)
-		}
-	case <-ctx.Done():
-		t.Fatal(context.Cause(ctx))
-	}
-	stopped := since(began)
+	leave(l)
+	left := since(began)
 	eventually(t, takenWithin, "all sandboxes run on the servers that are left", func() error { return l.moved(ctx, serverOf(t, all[0])) })
 	taken := since(began)
 	l.await(ctx, t, l.asked.Load()+askedAfter)
 	close(stop)
 	asking.Wait()
-	t.Logf("%d requests, the slowest took %s; the server ended after %s, and all ran elsewhere after %s",
-		l.asked.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), stopped, taken)
+	t.Logf("%d requests, the slowest took %s; the server left after %s, and all ran elsewhere after %s",
+		l.asked.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), left, taken)
 
 	for _, d := range l.guests {
 		l.check(ctx, t, d)

@@ -2,6 +2,7 @@ package apitest
 
 import (
 	"context"
+	"slices"
 
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -15,6 +16,16 @@ func (s Servers) Self() string {
 		return ""
 	}
 	return s[0].ID
+}
+
+// SetDraining implements v1.Servers.
+func (s Servers) SetDraining(_ context.Context, id string, draining bool) error {
+	i := slices.IndexFunc(s, func(srv store.Server) bool { return srv.ID == id })
+	if i < 0 {
+		return store.ErrServerNotFound(id)
+	}
+	s[i].Draining = draining
+	return nil
 }
 
 // Servers returns them.

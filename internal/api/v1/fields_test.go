@@ -72,6 +72,7 @@ var others = map[string]map[string]string{
 	"snapshot":         {body.AsText.Words: `"x1"`},
 	"replace":          {body.AsFlag.Words: "true"},
 	"undo":             {body.AsFlag.Words: "true"},
+	"draining":         {body.AsFlag.Words: "true"},
 	"discard":          {body.AsFlag.Words: "true"},
 	// The sandbox of the test has the other value, which can be said again.
 	"onTimeout":         {body.AsAction.Words: `"kill"`, body.AsPausing.Words: "false"},
@@ -164,6 +165,9 @@ func newAttempt(t *testing.T, r route) attempt {
 	t.Helper()
 	w := newWorld(t, func(o *Options) {
 		o.Mover = movesTo{o.Sandboxes}
+		if r.name == "patchServer" {
+			o.Servers = apitest.Servers{{ID: "x1"}}
+		}
 		if r.name == "patchKey" || r.name == "rotateKey" {
 			o.Keys = keyX1(t)
 		}

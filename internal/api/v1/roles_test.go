@@ -26,7 +26,7 @@ func (w *world) createAs(key string) string {
 // TestEveryRouteAsksForItsRole: a key whose role does not suffice reaches
 // nothing, and one whose role does is not refused.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
-	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "PATCH /v1/keys/{keyId}", "POST /v1/keys/{keyId}/rotate", "DELETE /v1/keys/{keyId}", "GET /v1/audit", "GET /v1/doctor", "GET /v1/servers", "POST " + one + "/move",
+	manages := []string{"POST /v1/imports", "POST /v1/keys", "GET /v1/keys", "PATCH /v1/keys/{keyId}", "POST /v1/keys/{keyId}/rotate", "DELETE /v1/keys/{keyId}", "GET /v1/audit", "GET /v1/doctor", "GET /v1/servers", "PATCH /v1/servers/{serverId}", "POST " + one + "/move",
 		"POST /v1/templates", "POST /v1/templates/load", "PUT /v1/templates/{template}", "DELETE /v1/templates/{template}", "POST /v1/snapshots/{snapshot}/push"}
 	looks := []string{
 		"GET " + base, "GET " + one, "GET " + one + "/lifecycle", "GET " + one + "/traces", "GET " + one + "/holds", "GET " + one + "/previews",

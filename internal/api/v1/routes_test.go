@@ -129,7 +129,7 @@ func TestEveryRouteRefusesOtherMethods(t *testing.T) {
 
 func TestEveryRouteSurvivesAPanicAndHidesFailures(t *testing.T) {
 	asks := func(r route) bool {
-		return r.access != open && !strings.HasPrefix(r.pattern, "/v1/keys") && !strings.HasPrefix(r.pattern, "/v1/ssh-keys") && !strings.HasPrefix(r.pattern, "/v1/secrets") && r.pattern != "/v1/audit" && r.pattern != "/v1/doctor" && r.pattern != "/v1/servers"
+		return r.access != open && !strings.HasPrefix(r.pattern, "/v1/keys") && !strings.HasPrefix(r.pattern, "/v1/ssh-keys") && !strings.HasPrefix(r.pattern, "/v1/secrets") && r.pattern != "/v1/audit" && r.pattern != "/v1/doctor" && !strings.HasPrefix(r.pattern, "/v1/servers")
 	}
 	eachRouteThat(t, asks, func(t *testing.T, r route) {
 		for name, breakIt := range map[string]func(*apitest.Fake){

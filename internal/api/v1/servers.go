@@ -15,6 +15,8 @@ type Servers interface {
 	Self() string
 	// Servers returns all of them, by id.
 	Servers(ctx context.Context) ([]store.Server, error)
+	// SetDraining says of one that it is drained, or is not any more.
+	SetDraining(ctx context.Context, id string, draining bool) error
 }
 
 // Mover moves sandboxes to other servers.
@@ -30,6 +32,8 @@ type serverView struct {
 	Address     *string           `json:"address" doc:"At which the others reach it; null where they do not."`
 	Alive       bool              `json:"alive" doc:"Whether it has a lease. What one has that is not alive can be listed, and not used."`
 	Leaving     bool              `json:"leaving" doc:"Whether its process stops: requests for what it has wait until it has left, and then go to another server or are refused. It stays set until the server is started again."`
+	Draining    bool              `json:"draining" doc:"Whether it gives what it has to other servers."`
+	Drain       *drainView        `json:"drain" doc:"How far it is with that, as it said last; null if it has not said."`
 	LeaseEndsAt httpapi.Timestamp `json:"leaseEndsAt" doc:"Unless it renews its lease, by the clock of the database."`
 	Self        bool              `json:"self" doc:"Whether it is the one that answers."`
 	Room        *roomView         `json:"room" doc:"What it has for more sandboxes, as it said last; null if it has not said since it was started."`
@@ -40,6 +44,12 @@ type roomView struct {
 	MaxRunning *int `json:"maxRunning" doc:"How many may; null for no bound. A new sandbox goes to a server with room, whichever is asked."`
 	MemoryMiB  int  `json:"memoryMiB" doc:"Memory of its machine that is available."`
 	DiskMiB    int  `json:"diskMiB" doc:"Space that is free on the disk of its state directory."`
+}
+
+type drainView struct {
+	Left  int     `json:"left" doc:"Sandboxes and snapshots that it has still."`
+	Stay  int     `json:"stay" doc:"Of these, how many were tried and could not go. They are tried again."`
+	Cause *string `json:"cause" doc:"Why the last of these could not; null for none."`
 }
 
 func viewRoom(r *store.Room) *roomView {
@@ -60,12 +70,42 @@ func listServers(s *server, c *call) (reply, error) {
 	}
 	v := serversView{Servers: []serverView{}}
 	for _, srv := range all {
-		v.Servers = append(v.Servers, serverView{
-			ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Alive(), Leaving: srv.Leaving,
-			LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(), Room: viewRoom(srv.Room),
-		})
+		v.Servers = append(v.Servers, s.viewServer(srv))
 	}
 	return ok(v)
+}
+
+func (s *server) viewServer(srv store.Server) serverView {
+	v := serverView{
+		ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Alive(), Leaving: srv.Leaving, Draining: srv.Draining,
+		LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(), Room: viewRoom(srv.Room),
+	}
+	if srv.Draining && srv.Room != nil && srv.Room.Drain != nil {
+		d := srv.Room.Drain
+		v.Drain = &drainView{d.Left, d.Stay, orNull(d.Cause)}
+	}
+	return v
+}
+
+// changeServer has a server drained, or have done with that.
+func changeServer(s *server, c *call) (reply, error) {
+	id := c.params[serverParam]
+	if w, given := c.words["draining"]; given {
+		draining := w.Value.(bool)
+		if err := s.Servers.SetDraining(c.r.Context(), id, draining); err != nil {
+			return reply{}, err
+		}
+		s.Log.Info("server changed", "server", id, "draining", draining, "actor", c.actor)
+	}
+	all, err := s.Servers.Servers(c.r.Context())
+	if err != nil {
+		return reply{}, err
+	}
+	srv := store.ServerOf(all, id)
+	if srv.ID == "" {
+		return reply{}, store.ErrServerNotFound(id)
+	}
+	return ok(s.viewServer(srv))
 }
 
 // moveSandbox has a sandbox go to another server.

@@ -52,13 +52,34 @@ func TestServers(t *testing.T) {
 	w = newWorld(t, func(o *Options) {
 		o.Servers = apitest.Servers{{ID: "srv_b", Name: "here", Address: "10.0.0.2:3443", LeaseEndsAt: end, Left: time.Millisecond, Room: &store.Room{Running: 3, MaxRunning: 5, MemoryMiB: 7, DiskMiB: 9}}, {ID: "srv_c", Name: "there", LeaseEndsAt: end, Left: -time.Second}, {ID: "srv_d", Name: "stops", Leaving: true, LeaseEndsAt: end, Left: time.Second, Room: &store.Room{}}}
 	})
-	want := `{"servers":[{"id":"srv_b","name":"here","address":"10.0.0.2:3443","alive":true,"leaving":false,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":true,"room":{"running":3,"maxRunning":5,"memoryMiB":7,"diskMiB":9}},` +
-		`{"id":"srv_c","name":"there","address":null,"alive":false,"leaving":false,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false,"room":null},` +
-		`{"id":"srv_d","name":"stops","address":null,"alive":true,"leaving":true,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false,"room":{"running":0,"maxRunning":null,"memoryMiB":0,"diskMiB":0}}]}`
+	want := `{"servers":[{"id":"srv_b","name":"here","address":"10.0.0.2:3443","alive":true,"leaving":false,"draining":false,"drain":null,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":true,"room":{"running":3,"maxRunning":5,"memoryMiB":7,"diskMiB":9}},` +
+		`{"id":"srv_c","name":"there","address":null,"alive":false,"leaving":false,"draining":false,"drain":null,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false,"room":null},` +
+		`{"id":"srv_d","name":"stops","address":null,"alive":true,"leaving":true,"draining":false,"drain":null,"leaseEndsAt":"2026-09-01T12:00:00.000000Z","self":false,"room":{"running":0,"maxRunning":null,"memoryMiB":0,"diskMiB":0}}]}`
 	if a := w.do("GET", "/v1/servers", "").Is(http.StatusOK); a.Body != want {
 		t.Errorf("got  %s\nwant %s", a.Body, want)
 	}
 	if v := w.sandbox(w.create(`{}`)); v["server"] != "srv_b" {
 		t.Errorf("a sandbox made here is on server %v", v["server"])
 	}
+}
+
+// TestDrain has a server drained, and undoes that.
+func TestDrain(t *testing.T) {
+	servers := apitest.Servers{{ID: "srv_b", Room: &store.Room{}}, {ID: "srv_c", Room: &store.Room{Drain: &store.Drain{Left: 3, Stay: 1, Cause: "it has volumes"}}}}
+	w := newWorld(t, func(o *Options) { o.Servers = servers })
+	for _, tt := range []struct{ id, body, want string }{
+		{"srv_b", `{"draining":true}`, `"draining":true,"drain":null,`},
+		{"srv_b", ``, `"draining":true,"drain":null,`},
+		{"srv_c", `{}`, `"draining":false,"drain":null,`},
+		{"srv_c", `{"drain":true}`, `"draining":true,"drain":{"left":3,"stay":1,"cause":"it has volumes"},`},
+		{"srv_c", `{"draining":false}`, `"draining":false,"drain":null,`},
+	} {
+		if a := w.do("PATCH", "/v1/servers/"+tt.id, tt.body).Is(http.StatusOK); !strings.Contains(a.Body, tt.want) {
+			t.Errorf("%s: %s, want %s", tt.body, a.Body, tt.want)
+		}
+	}
+	for _, body := range []string{`{}`, `{"draining":true}`} {
+		w.do("PATCH", "/v1/servers/srv_d", body).fails(http.StatusNotFound, "server_not_found", "srv_d")
+	}
+	w.do("PATCH", "/v1/servers/srv_b", `{"draining":null}`).fails(http.StatusBadRequest, "invalid_request", "draining")
 }

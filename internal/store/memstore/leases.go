@@ -53,7 +53,7 @@ func (w *writer) Claim(ctx context.Context, srv store.Server, life time.Duration
 	if left := has.LeaseEndsAt.Sub(now); left > 0 && has.Place != srv.Place {
 		return store.Server{}, store.ErrServerLives(has, left)
 	}
-	srv.Epoch, srv.LeaseEndsAt = has.Epoch+1, now.Add(life)
+	srv.Epoch, srv.LeaseEndsAt, srv.Draining = has.Epoch+1, now.Add(life), has.Draining
 	w.d.held(srv.ID, has, now)
 	w.d.servers[srv.ID] = srv
 	w.server, w.epoch = srv.ID, srv.Epoch
@@ -91,6 +91,25 @@ func (w *writer) Release(ctx context.Context) error {
 // SetRoom implements store.Leases.
 func (w *writer) SetRoom(ctx context.Context, room store.Room) error {
 	return w.change(ctx, func(srv *store.Server) { srv.Room = &room })
+}
+
+// SetDraining implements store.Leases.
+func (w *writer) SetDraining(ctx context.Context, server string, draining bool) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := w.lock(); err != nil {
+		return err
+	}
+	defer w.d.mu.Unlock()
+	srv, ok := w.d.servers[server]
+	if !ok {
+		return store.ErrServerNotFound(server)
+	}
+	srv.Draining = draining
+	w.d.servers[server] = srv
+	w.d.changed(store.KindOwners)
+	return nil
 }
 
 // change changes the server that the store has claimed.

@@ -104,7 +104,7 @@ func (x replicas) TakeSnapshot(_ context.Context, was store.Snapshot, made lifec
 		return snap, err
 	}
 	r := d.replicas[snap.ID]
-	if err := r.TakesSnapshot(was, snap, x.s.server, store.Gone(d.all(), x.s.server, snap.Owner)); err != nil {
+	if err := r.TakesSnapshot(was, snap, x.s.server, store.Given(d.all(), x.s.server, snap.Owner)); err != nil {
 		return snap, err
 	}
 	snap.Checkpoint, snap.Config, snap.Owner = made, config, x.s.server

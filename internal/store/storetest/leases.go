@@ -126,15 +126,22 @@ func testClaims(t *testing.T, h harness) {
 		t.Fatal(err)
 	}
 	wantClass(t, errdef.Fenced, func() error { return leasesOf(second).SetRoom(t.Context(), store.Room{}) })
-	if got := only(t, servers(t, second)); !got.Leaving || !reflect.DeepEqual(got.Room, &room) {
+	wantClass(t, errdef.NotFound, func() error { return leasesOf(again).SetDraining(t.Context(), "two", true) })
+	if err := leasesOf(again).SetDraining(t.Context(), "one", true); err != nil {
+		t.Fatal(err)
+	}
+	if got := only(t, servers(t, second)); !got.Leaving || !got.Draining || !reflect.DeepEqual(got.Room, &room) {
 		t.Errorf("a server that leaves, and has said what it has, is %+v with %+v", got, got.Room)
 	}
 	wantEpoch(claim(t, second, there, time.Hour), there, 5) // a renewal replaces how long the lease lasts
-	if got := only(t, servers(t, second)); got.Leaving || got.Room != nil {
+	if got := only(t, servers(t, second)); got.Leaving || !got.Draining || got.Room != nil {
 		t.Errorf("a server that was claimed again is %+v", got)
 	}
+	if err := leasesOf(second).SetDraining(t.Context(), "one", false); err != nil {
+		t.Fatal(err)
+	}
 	second = h.reopen(t, second)
-	if got := only(t, servers(t, second)); got.Epoch != 5 {
+	if got := only(t, servers(t, second)); got.Epoch != 5 || got.Draining {
 		t.Errorf("reopened: %+v, want epoch 5", got)
 	}
 }
@@ -256,6 +263,7 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"SetRoom": func(ctx context.Context, s store.Store) error {
 			return leasesOf(s).SetRoom(ctx, store.Room{Running: 1})
 		},
+		"SetDraining": func(ctx context.Context, s store.Store) error { return leasesOf(s).SetDraining(ctx, "one", true) },
 	}
 }
 

@@ -115,7 +115,7 @@ var (
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "RemoveKey", "Take", "TakeSnapshot",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "SetDraining", "RemoveKey", "Take", "TakeSnapshot",
 	}
 )
 
@@ -298,6 +298,7 @@ func testChanges(t *testing.T, h harness) {
 		{name: "Elect"},
 		{name: "Renew"},
 		{name: "SetRoom"},
+		{name: "SetDraining", kinds: []store.Kind{store.KindOwners}},
 		{name: "PutReplica"},
 		{name: "Offer"},
 		{name: "Leave", kinds: []store.Kind{store.KindOwners}},

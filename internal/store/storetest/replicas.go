@@ -719,10 +719,11 @@ func testTakeSnapshot(t *testing.T, h harness) {
 // testTakeSnapshotRefused: nothing happens where a snapshot may not be taken.
 func testTakeSnapshotRefused(t *testing.T, h harness) {
 	one, two := twoServers(t, h)
-	for _, id := range []string{"a", "none", "other"} {
+	for _, id := range []string{"a", "none", "other", "given"} {
 		snapshotOf(t, one, id, "of "+id, memoryOf("cp"))
 	}
 	copySnapshot(t, one, "a", "cp")
+	copySnapshot(t, one, "given", "cp")
 	copySnapshot(t, one, "other", "cp2")
 	putReplica(t, one, "of none", "cp")
 	snapshotOf(t, two, "mine", "b", memoryOf("cp"))
@@ -730,6 +731,15 @@ func testTakeSnapshotRefused(t *testing.T, h harness) {
 	take := func(id, owner, checkpoint string) error {
 		_, err := two.TakeSnapshot(t.Context(), store.Snapshot{ID: id, Owner: owner, Checkpoint: lifecycle.Checkpoint{ID: checkpoint}}, memoryOf("made", "l9"), store.Config{})
 		return err
+	}
+	if err := leasesOf(two).SetDraining(t.Context(), "one", true); err != nil {
+		t.Fatal(err)
+	}
+	if err := take("given", "one", "cp"); err != nil {
+		t.Errorf("while the lease of a server lasts that is drained: %v", err)
+	}
+	if err := leasesOf(two).SetDraining(t.Context(), "one", false); err != nil {
+		t.Fatal(err)
 	}
 	before := all(t, two)
 	wantElsewhere(t, "while the lease lasts", take("a", "one", "cp"), "one")

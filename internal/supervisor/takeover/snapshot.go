@@ -45,7 +45,7 @@ func (t *Taker) maySnapshot(ctx context.Context, snap store.Snapshot) error {
 	if err != nil && !errdef.Is(err, errdef.NotFound) {
 		return err
 	}
-	return replica.TakesSnapshot(snap, snap, t.o.Store.Self(), store.Gone(servers, t.o.Store.Self(), snap.Owner))
+	return replica.TakesSnapshot(snap, snap, t.o.Store.Self(), store.Given(servers, t.o.Store.Self(), snap.Owner))
 }
 
 // commitSnapshot commits that this server has a snapshot, whose checkpoint is in its place.

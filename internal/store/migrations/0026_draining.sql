@@ -1,0 +1,3 @@
+-- A server that is drained gives what it has to others, while it lives.
+
+ALTER TABLE servers ADD COLUMN draining INTEGER NOT NULL DEFAULT 0;
