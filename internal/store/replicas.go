@@ -161,12 +161,7 @@ func ErrSnapshotChanged(id string) error {
 // replicas is the part of a database with the copies of checkpoints.
 type replicas struct{ s *SQL }
 
-// selectReplicas selects the replicas of which a condition is true: of sandboxes, and of
-// snapshots.
-func selectReplicas(sandboxes, snapshots string) string {
-	return `SELECT sandbox, '' AS snapshot, checkpoint, index_key, bytes, at, offered FROM replicas WHERE ` + sandboxes +
-		` UNION ALL SELECT '', snapshot, checkpoint, index_key, bytes, at, '' FROM snapshot_replicas WHERE ` + snapshots
-}
+const selectReplicas = `SELECT COALESCE(sandbox, ''), COALESCE(snapshot, ''), checkpoint, index_key, bytes, at, offered FROM replicas`
 
 func scanReplica(rows *sql.Rows) (r Replica, err error) {
 	var at string
@@ -179,7 +174,7 @@ func scanReplica(rows *sql.Rows) (r Replica, err error) {
 
 // replicaOf returns the replica of a sandbox or a snapshot; nil for none.
 func replicaOf(ctx context.Context, q querier, id string) (*Replica, error) {
-	all, err := collect(ctx, q, scanReplica, selectReplicas(`sandbox = ?1`, `snapshot = ?1`), id)
+	all, err := collect(ctx, q, scanReplica, selectReplicas+` WHERE sandbox = ?1 OR snapshot = ?1`, id)
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
@@ -188,10 +183,6 @@ func replicaOf(ctx context.Context, q querier, id string) (*Replica, error) {
 
 // PutReplica implements [Store].
 func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, err error) {
-	table, column, unoffered := "replicas", "sandbox", ", offered = ''"
-	if r.Snapshot != "" {
-		table, column, unoffered = "snapshot_replicas", "snapshot", ""
-	}
 	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
 		if err := x.mayHave(ctx, tx, r); err != nil {
 			return err
@@ -200,10 +191,11 @@ func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, e
 		if before, err = replicaOf(ctx, tx, r.Of()); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `
-			INSERT INTO `+table+` (`+column+`, checkpoint, index_key, bytes, at) VALUES (?, ?, ?, ?, ?)
-			ON CONFLICT (`+column+`) DO UPDATE SET checkpoint = excluded.checkpoint, index_key = excluded.index_key, bytes = excluded.bytes, at = excluded.at`+unoffered,
-			r.Of(), r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
+		if _, err := tx.ExecContext(ctx, `DELETE FROM replicas WHERE sandbox = ?1 OR snapshot = ?1`, r.Of()); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, `INSERT INTO replicas (sandbox, snapshot, checkpoint, index_key, bytes, at) VALUES (NULLIF(?, ''), NULLIF(?, ''), ?, ?, ?, ?)`,
+			r.Sandbox, r.Snapshot, r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
 		if err != nil || r.Snapshot == "" {
 			return err
 		}
@@ -256,9 +248,9 @@ func (x replicas) Replica(ctx context.Context, id string) (Replica, error) {
 
 // Replicas implements [Store].
 func (x replicas) Replicas(ctx context.Context, owner string) ([]Replica, error) {
-	all, err := collect(ctx, x.s.reader, scanReplica, selectReplicas(
-		`?1 = '' OR EXISTS (SELECT 1 FROM sandboxes WHERE id = sandbox AND owner = ?1)`,
-		`?1 = '' OR EXISTS (SELECT 1 FROM snapshots WHERE id = snapshot AND owner = ?1)`)+` ORDER BY snapshot, sandbox`, owner)
+	all, err := collect(ctx, x.s.reader, scanReplica, selectReplicas+` WHERE ?1 = ''
+		OR EXISTS (SELECT 1 FROM sandboxes WHERE id = sandbox AND owner = ?1)
+		OR EXISTS (SELECT 1 FROM snapshots WHERE id = snapshot AND owner = ?1) ORDER BY 2, 1`, owner)
 	return all, x.s.explain(err, "read replicas")
 }
 
@@ -374,7 +366,7 @@ func (x replicas) moveSnapshot(ctx context.Context, tx *sql.Tx, snap Snapshot) e
 		args  []any
 	}{
 		{`UPDATE snapshots SET version = ?, data = ?, disk_mib = ?, owner = ? WHERE id = ?`, []any{formVersion, data, snap.DiskMiB(), snap.Owner, snap.ID}},
-		{`UPDATE snapshot_replicas SET checkpoint = ? WHERE snapshot = ?`, []any{snap.Checkpoint.ID, snap.ID}},
+		{`UPDATE replicas SET checkpoint = ? WHERE snapshot = ?`, []any{snap.Checkpoint.ID, snap.ID}},
 		{`DELETE FROM parts WHERE holder = ?`, []any{snap.ID}},
 	} {
 		if _, err := tx.ExecContext(ctx, change.query, change.args...); err != nil {

@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store/pgtest"
 )
 
@@ -84,7 +86,7 @@ func TestSchemasAgree(t *testing.T) {
 
 	for name, columns := range want {
 		i := slices.IndexFunc(tables, func(x table) bool { return x.name == name })
-		if counted := slices.Contains([]string{"tombstones", "servers", "changes", "offices", "replicas", "snapshot_replicas"}, name); i >= 0 == counted {
+		if counted := slices.Contains([]string{"tombstones", "servers", "changes", "offices", "replicas"}, name); i >= 0 == counted {
 			t.Errorf("table %s is copied: %v", name, i >= 0)
 		}
 		if owned := slices.Contains(columns, "owner must TEXT"); owned != slices.ContainsFunc(allOwned, func(x ownedKind) bool { return x.table == name }) || owned && tables[i].own != isOwn {
@@ -95,6 +97,48 @@ func TestSchemasAgree(t *testing.T) {
 		WHERE table_schema = 'public' AND data_type = 'text' AND collation_name IS DISTINCT FROM 'C'`)
 	if err != nil || len(collations) > 0 {
 		t.Errorf("these do not sort by their bytes: %q, %v", collations, err)
+	}
+}
+
+// TestReplicasFromBefore has copies be there when they come into one table.
+func TestReplicasFromBefore(t *testing.T) {
+	for name, s := range map[string]*SQL{
+		"SQLite":     openInternal(t, filepath.Join(t.TempDir(), "drowse.db")),
+		"PostgreSQL": connectInternal(t, pgtest.Shared(t).NewDatabase(t)),
+	} {
+		sb := Sandbox{ID: "a"}
+		if err := s.CommitSnapshot(t.Context(), Snapshot{ID: "s", Checkpoint: lifecycle.Checkpoint{ID: "cp"}}, sb, nil); err != nil {
+			t.Fatal(err)
+		}
+		steps := s.engine.steps()
+		step := func(text string) int {
+			return slices.IndexFunc(steps, func(step string) bool { return strings.Contains(step, text) })
+		}
+		first, _, _ := strings.Cut(steps[step("CREATE TABLE replicas")], "ALTER TABLE servers")
+		into := step("RENAME TO sandbox_replicas")
+		err := s.write(t.Context(), noKey, func(ctx context.Context, tx *sql.Tx) error {
+			for _, query := range []string{
+				`DROP TABLE replicas`, first, steps[step("ADD COLUMN offered")], steps[step("CREATE TABLE snapshot_replicas")],
+				`INSERT INTO replicas VALUES ('a', 'cp1', 'i1', 7, '2026-01-02T03:04:05.000000000Z', 'two')`,
+				`INSERT INTO snapshot_replicas VALUES ('s', 'cp2', 'i2', 8, '2026-01-02T03:04:05.000000000Z')`,
+			} {
+				if _, err := tx.ExecContext(ctx, query); err != nil {
+					return err
+				}
+			}
+			return s.engine.setVersion(ctx, tx, into)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.migrate(t.Context(), steps[:into+1]); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		want := []Replica{{Sandbox: "a", Checkpoint: "cp1", Index: "i1", Bytes: 7, At: at, Offered: "two"}, {Snapshot: "s", Checkpoint: "cp2", Index: "i2", Bytes: 8, At: at}}
+		if got, err := s.Replicas(t.Context(), ""); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: migrated are %+v, %v; want %+v", name, got, err, want)
+		}
 	}
 }
 

@@ -176,7 +176,7 @@ func (s *SQL) Snapshots(ctx context.Context) ([]Snapshot, error) {
 	return all, s.explain(err, "read snapshots")
 }
 
-const selectSnapshots = `SELECT id, version, data, owner, EXISTS (SELECT 1 FROM snapshot_replicas WHERE snapshot = id) FROM snapshots`
+const selectSnapshots = `SELECT id, version, data, owner, EXISTS (SELECT 1 FROM replicas WHERE snapshot = id) FROM snapshots`
 
 func scanSnapshot(rows *sql.Rows) (Snapshot, error) {
 	var (
