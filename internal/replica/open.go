@@ -10,6 +10,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 )
 
 // ahead is how many pieces are read at once, before they are asked for.
@@ -52,12 +53,12 @@ func (r *reader) fetch(from blobs.Store, x Index) {
 		case <-r.ctx.Done():
 			return
 		}
-		if p.SHA256 == "" {
+		if p.Digest == "" {
 			slot <- fetched{data: zeros[:p.Size]}
 			continue
 		}
 		r.running.Go(func() {
-			data, err := get(r.ctx, from, x.key(p), p)
+			data, err := get(r.ctx, from, x, p)
 			if err != nil {
 				err = fmt.Errorf("read piece %d of a copy: %w", i, err)
 			}
@@ -67,8 +68,9 @@ func (r *reader) fetch(from blobs.Store, x Index) {
 }
 
 // get reads one piece, and returns it if it is what was written.
-func get(ctx context.Context, from blobs.Store, key string, p Piece) ([]byte, error) {
-	data, err := from.Get(ctx, key, maxPiece)
+func get(ctx context.Context, from blobs.Store, x Index, p Piece) ([]byte, error) {
+	key := x.at(p)
+	data, err := from.Get(ctx, key, maxPiece+seal.Overhead)
 	switch {
 	case errdef.Is(err, errdef.NotFound):
 		return nil, damaged("%s is not in %s", key, from)
@@ -77,8 +79,9 @@ func get(ctx context.Context, from blobs.Store, key string, p Piece) ([]byte, er
 	case err != nil:
 		return nil, err
 	}
-	if int64(len(data)) != p.Size || digest(data) != p.SHA256 {
-		return nil, damaged("%s in %s has %d bytes that are not those that were written", key, from, len(data))
+	data, err = x.Key.Open(key, data)
+	if err != nil || int64(len(data)) != p.Size || x.Key.Digest(data) != p.Digest {
+		return nil, damaged("%s in %s is not what was written", key, from)
 	}
 	return data, nil
 }

@@ -4,9 +4,9 @@
 // Every copy that is made is an upload with an id of its own, which is random. Below a
 // prefix, the one of the sandbox, there are
 //
-//   - PREFIX/UPLOAD/index-HEX, by the SHA-256 of what is in it, which is put last: an upload
+//   - PREFIX/UPLOAD/index-HEX, by the digest of what is in it, which is put last: an upload
 //     without one is not complete, and
-//   - PREFIX/UPLOAD/HEX, a piece by its SHA-256.
+//   - PREFIX/UPLOAD/HEX, a piece by its digest.
 //
 // An index may refer to pieces of earlier uploads below its prefix, and to no others. So no
 // key is ever written twice, and one that nothing needs and no upload under way has just put
@@ -15,14 +15,17 @@
 // What is read is what was written, or an error: the database has the key of the index, and
 // with it the digest of the index, which has those of the pieces; each is compared before a
 // byte is handed on. So whoever can write to the object storage can remove or damage a copy,
-// and not put another memory image in its place. Nothing is encrypted or compressed.
+// and not put another memory image in its place.
+//
+// Indexes and pieces are encrypted (see package seal) with a random key that the database
+// has too. A copy has that of the copy whose pieces it refers to; one that refers to none has
+// a new one. Copies that were made before that are plain, and have no key: they are read, and
+// not referred to. Nothing is compressed.
 package replica
 
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -32,6 +35,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lazyregexp"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 )
 
 const (
@@ -58,17 +62,24 @@ var (
 	indexName = lazyregexp.New(`^index-[0-9a-f]{64}$`)
 )
 
+// Copy is what the database knows of a copy, and nobody reads it without.
+type Copy struct {
+	Index string   // what its index is under
+	Key   seal.Key // empty for one that is not encrypted
+}
+
 // Index lists the pieces of a copy in the order of the stream.
 type Index struct {
 	// Uploads are the prefixes of what it refers to, "PREFIX/UPLOAD".
 	Uploads []string
 	Pieces  []Piece
+	Key     seal.Key // of the copy
 }
 
 // Piece is a part of the stream.
 type Piece struct {
 	Size   int64
-	SHA256 string // in hex; "" for a piece of zeros, which is under no key
+	Digest string // by the key of the copy; "" for a piece of zeros, which is nowhere
 	Upload int    // of Index.Uploads, whose it is
 }
 
@@ -84,15 +95,16 @@ func (x Index) Size() (n int64) {
 func (x Index) Keys() []string {
 	keys := make([]string, 0, len(x.Pieces))
 	for _, p := range x.Pieces {
-		if p.SHA256 != "" {
-			keys = append(keys, x.key(p))
+		if p.Digest != "" {
+			keys = append(keys, x.at(p))
 		}
 	}
 	slices.Sort(keys)
 	return slices.Compact(keys)
 }
 
-func (x Index) key(p Piece) string { return x.Uploads[p.Upload] + "/" + p.SHA256 }
+// at returns what a piece is under.
+func (x Index) at(p Piece) string { return x.Uploads[p.Upload] + "/" + p.Digest }
 
 // Unshared returns the keys that only the old copy needs, the one of its index among them.
 func Unshared(old, current Index, oldKey string) []string {
@@ -113,7 +125,7 @@ type indexForm struct {
 
 type pieceForm struct {
 	Size   int64  `json:"size"`
-	SHA256 string `json:"sha256,omitempty"`
+	Digest string `json:"sha256,omitempty"`
 	Upload int    `json:"upload,omitempty"`
 }
 
@@ -138,19 +150,17 @@ func tooLarge() error {
 		WithRemedy("remove what is not needed inside the sandbox, and pause it again")
 }
 
-// indexKey returns the key of an index, which says what is in it.
-func indexKey(upload string, data []byte) string { return upload + "/index-" + digest(data) }
-
-func digest(data []byte) string {
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
+// indexKey returns what an index is under, which says what is in it.
+func indexKey(upload string, key seal.Key, data []byte) string {
+	return upload + "/index-" + key.Digest(data)
 }
 
-// ReadIndex reads the index under a key. One that is not what was written is an
+// ReadIndex reads the index of a copy. One that is not what was written is an
 // errdef.Unavailable with code "replica_damaged", and one of a newer version an
 // errdef.Unsupported with code "replica_too_new".
-func ReadIndex(ctx context.Context, from blobs.Store, key string) (Index, error) {
-	data, err := from.Get(ctx, key, maxIndex)
+func ReadIndex(ctx context.Context, from blobs.Store, c Copy) (Index, error) {
+	key := c.Index
+	data, err := from.Get(ctx, key, maxIndex+seal.Overhead)
 	switch {
 	case errdef.Is(err, errdef.NotFound):
 		return Index{}, damaged("its index %s is not in %s", key, from)
@@ -159,10 +169,13 @@ func ReadIndex(ctx context.Context, from blobs.Store, key string) (Index, error)
 	case err != nil:
 		return Index{}, fmt.Errorf("read index of a copy: %w", err)
 	}
-	if key != indexKey(path.Dir(key), data) {
-		return Index{}, damaged("its index %s in %s has %d bytes that are not those that were written", key, from, len(data))
+	data, err = c.Key.Open(key, data)
+	if err != nil || key != indexKey(path.Dir(key), c.Key, data) {
+		return Index{}, damaged("its index %s in %s is not what was written", key, from)
 	}
-	return decode(data, key)
+	x, err := decode(data, key)
+	x.Key = c.Key
+	return x, err
 }
 
 // decode reads the index that is under a key. That a server wrote it does not mean that it
@@ -204,9 +217,9 @@ func (f indexForm) index(key string) (Index, error) {
 	}
 	x := Index{Uploads: f.Uploads, Pieces: make([]Piece, len(f.Pieces))}
 	for i, p := range f.Pieces {
-		zeros := p.SHA256 == ""
-		if p.Size < 1 || p.Size > maxPiece || zeros && p.Upload != 0 || !zeros && (!pieceSum.MatchString(p.SHA256) || p.Upload < 0 || p.Upload >= len(f.Uploads)) {
-			return Index{}, damaged("piece %d in its index %s is %.200q of upload %d and has %d bytes", i, key, p.SHA256, p.Upload, p.Size)
+		zeros := p.Digest == ""
+		if p.Size < 1 || p.Size > maxPiece || zeros && p.Upload != 0 || !zeros && (!pieceSum.MatchString(p.Digest) || p.Upload < 0 || p.Upload >= len(f.Uploads)) {
+			return Index{}, damaged("piece %d in its index %s is %.200q of upload %d and has %d bytes", i, key, p.Digest, p.Upload, p.Size)
 		}
 		x.Pieces[i] = Piece(p)
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 )
 
 const prefix = "sandboxes/i0"
@@ -149,7 +150,7 @@ func parts(all ...[]byte) func(io.Writer) error {
 	}
 }
 
-func mustWrite(t testing.TB, to blobs.Store, base *Index, all ...[]byte) (string, Index, int64) {
+func mustWrite(t testing.TB, to blobs.Store, base *Index, all ...[]byte) (Copy, Index, int64) {
 	t.Helper()
 	key, x, sent, err := Write(t.Context(), to, prefix, base, parts(all...))
 	if err != nil {
@@ -159,8 +160,8 @@ func mustWrite(t testing.TB, to blobs.Store, base *Index, all ...[]byte) (string
 }
 
 // readBack reads a copy by its key.
-func readBack(ctx context.Context, from blobs.Store, key string) ([]byte, error) {
-	x, err := ReadIndex(ctx, from, key)
+func readBack(ctx context.Context, from blobs.Store, c Copy) ([]byte, error) {
+	x, err := ReadIndex(ctx, from, c)
 	if err != nil {
 		return nil, err
 	}
@@ -169,11 +170,11 @@ func readBack(ctx context.Context, from blobs.Store, key string) ([]byte, error)
 	return io.ReadAll(r)
 }
 
-func wantRead(t testing.TB, from blobs.Store, key string, all ...[]byte) {
+func wantRead(t testing.TB, from blobs.Store, c Copy, all ...[]byte) {
 	t.Helper()
-	got, err := readBack(t.Context(), from, key)
+	got, err := readBack(t.Context(), from, c)
 	if err != nil || !bytes.Equal(got, bytes.Join(all, nil)) {
-		t.Errorf("%s: %d bytes, %v; want the %d that were written", key, len(got), err, len(bytes.Join(all, nil)))
+		t.Errorf("%s: %d bytes, %v; want the %d that were written", c.Index, len(got), err, len(bytes.Join(all, nil)))
 	}
 }
 
@@ -193,11 +194,11 @@ func TestRoundTrip(t *testing.T) {
 	if want := int64(100 + 3*maxPiece + 5 + maxPiece); sent != want || m.puts != 7 || x.Size() != want+2*maxPiece+7+100 {
 		t.Errorf("%d bytes sent in %d puts, size %d", sent, m.puts, x.Size())
 	}
-	if got, want := append(x.Keys(), key), m.keys(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
+	if got, want := append(x.Keys(), key.Index), m.keys(); !slices.Equal(slices.Sorted(slices.Values(got)), want) {
 		t.Errorf("keys %q, want %q", got, want)
 	}
 	read, err := ReadIndex(t.Context(), m, key)
-	if err != nil || !slices.Equal(read.Pieces, x.Pieces) || !slices.Equal(read.Uploads, x.Uploads) {
+	if err != nil || read.Key != x.Key || !slices.Equal(read.Pieces, x.Pieces) || !slices.Equal(read.Uploads, x.Uploads) {
 		t.Errorf("index %+v, %v; want %+v", read, err, x)
 	}
 	r := Open(t.Context(), m, x)
@@ -219,11 +220,11 @@ func TestPiecesOfTheCopyBeforeAreReferredTo(t *testing.T) {
 	third, y, _ := mustWrite(t, m, &x, c, a, b)
 	// The third has b anew: the second did not refer to it.
 	wantRead(t, m, third, c, a, b)
-	gone := Unshared(old, x, oldKey)
-	if len(gone) != 2 || !slices.Contains(gone, oldKey) {
+	gone := Unshared(old, x, oldKey.Index)
+	if len(gone) != 2 || !slices.Contains(gone, oldKey.Index) {
 		t.Errorf("only the old copy needs %q, want its index and one piece", gone)
 	}
-	for _, keys := range [][]string{gone, Unshared(x, y, key)} {
+	for _, keys := range [][]string{gone, Unshared(x, y, key.Index)} {
 		if _, err := Remove(t.Context(), m, keys...); err != nil {
 			t.Fatal(err)
 		}
@@ -248,13 +249,13 @@ func TestPiecesOfAnotherPrefixAreNotReferredTo(t *testing.T) {
 }
 
 func TestACopyRefersToNoMoreUploadsThanItMay(t *testing.T) {
-	var base Index
+	base := Index{Key: seal.New()}
 	for i := range maxUploads + 3 {
 		base.Uploads = append(base.Uploads, fmt.Sprintf("%s/%026d", prefix, i))
 	}
 	w := &writer{index: Index{Uploads: []string{prefix + "/new"}}, known: map[string]Piece{}, used: map[int]int{}}
 	for i := range base.Uploads {
-		base.Pieces = append(base.Pieces, Piece{Size: 1, SHA256: fmt.Sprintf("%064d", i), Upload: i})
+		base.Pieces = append(base.Pieces, Piece{Size: 1, Digest: fmt.Sprintf("%064d", i), Upload: i})
 	}
 	w.refer(&base, prefix)
 	found := 0
@@ -308,7 +309,7 @@ func TestACopyHasNoMorePiecesThanItMay(t *testing.T) {
 		x.Uploads = append(x.Uploads, fmt.Sprintf("%s/%026d", prefix, i))
 	}
 	for i := range x.Pieces {
-		x.Pieces[i] = Piece{Size: maxPiece, SHA256: fmt.Sprintf("%064x", i), Upload: maxUploads - 1}
+		x.Pieces[i] = Piece{Size: maxPiece, Digest: fmt.Sprintf("%064x", i), Upload: maxUploads - 1}
 	}
 	if data, err := x.encode(); err != nil || len(data) > maxIndex {
 		t.Errorf("%d bytes, %v", len(data), err)
@@ -359,8 +360,8 @@ func TestAnUploadThatFailsLeavesNothing(t *testing.T) {
 				return nil
 			}
 		}
-		if key, _, _, err := Write(c.ctx, m, prefix, nil, c.write); !errors.Is(err, c.want) || key != "" {
-			t.Errorf("%s: %q, %v", name, key, err)
+		if key, _, _, err := Write(c.ctx, m, prefix, nil, c.write); !errors.Is(err, c.want) || key != (Copy{}) {
+			t.Errorf("%s: %+v, %v", name, key, err)
 		}
 		if keys := m.keys(); len(keys) > 0 {
 			t.Errorf("%s: left %q", name, keys)
@@ -421,13 +422,13 @@ func TestDamageIsSeenBeforeItIsRead(t *testing.T) {
 		"flipped":   func(b []byte) []byte { b[len(b)-1] ^= 1; return b },
 		"cut":       func(b []byte) []byte { return b[:len(b)-1] },
 		"longer":    func(b []byte) []byte { return append(b, 0) },
-		"too long":  func([]byte) []byte { return make([]byte, maxPiece+1) },
+		"too long":  func([]byte) []byte { return make([]byte, maxPiece+seal.Overhead+1) },
 		"nothing":   func([]byte) []byte { return nil },
 		"not there": nil,
 	} {
 		m := newMemory()
 		key, x, _ := mustWrite(t, m, nil, data)
-		last := x.key(x.Pieces[2])
+		last := x.at(x.Pieces[2])
 		if change == nil {
 			delete(m.blobs, last)
 		} else {
@@ -444,8 +445,11 @@ func TestDamageIsSeenBeforeItIsRead(t *testing.T) {
 func TestIndexesThatAreNotOfTheForm(t *testing.T) {
 	m := newMemory()
 	key, x, _ := mustWrite(t, m, nil, noise(1, 100))
-	good := string(m.blobs[key].data)
-	up := x.Uploads[0]
+	data, err := x.encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, up := string(data), x.Uploads[0]
 	for name, c := range map[string]struct{ text, code string }{
 		"newer":         {strings.Replace(good, `"version":1`, `"version":2,"more":1`, 1), "replica_too_new"},
 		"no version":    {strings.Replace(good, `"version":1`, `"version":0`, 1), "replica_damaged"},
@@ -466,19 +470,19 @@ func TestIndexesThatAreNotOfTheForm(t *testing.T) {
 		if c.text == good {
 			t.Errorf("%s: nothing was changed", name)
 		}
-		_, err := ReadIndex(t.Context(), m, plant(m, up, c.text))
+		_, err := ReadIndex(t.Context(), m, plant(m, x, c.text))
 		if errdef.CodeOf(err) != c.code {
 			t.Errorf("%s: %v, want code %s", name, err, c.code)
 		}
 	}
 	for n := range good {
-		_, err := ReadIndex(t.Context(), m, plant(m, up, good[:n]))
+		_, err := ReadIndex(t.Context(), m, plant(m, x, good[:n]))
 		wantCode(t, err, errdef.Unavailable, "replica_damaged")
 	}
-	m.blobs[key] = blob{data: make([]byte, maxIndex+1)}
-	_, err := ReadIndex(t.Context(), m, key)
+	m.blobs[key.Index] = blob{data: make([]byte, maxIndex+seal.Overhead+1)}
+	_, err = ReadIndex(t.Context(), m, key)
 	wantCode(t, err, errdef.Unavailable, "replica_damaged")
-	delete(m.blobs, key)
+	delete(m.blobs, key.Index)
 	_, err = ReadIndex(t.Context(), m, key)
 	wantCode(t, err, errdef.Unavailable, "replica_damaged")
 	m.fails = func(string, string) error { return errdef.New(errdef.Unavailable, "blobs_unavailable", "down") }
@@ -486,30 +490,41 @@ func TestIndexesThatAreNotOfTheForm(t *testing.T) {
 	wantCode(t, err, errdef.Unavailable, "blobs_unavailable")
 }
 
-// plant puts an index of an upload as if it had been written.
-func plant(m *memory, upload, text string) (key string) {
-	key = indexKey(upload, []byte(text))
-	m.blobs[key] = blob{data: []byte(text)}
-	return key
+// plant puts an index of the upload of another as if it had been written.
+func plant(m *memory, x Index, text string) Copy {
+	c := Copy{Index: indexKey(x.Uploads[0], x.Key, []byte(text)), Key: x.Key}
+	m.blobs[c.Index] = blob{data: x.Key.Seal(c.Index, []byte(text))}
+	return c
+}
+
+// plain returns what is in the index of a copy.
+func plain(t *testing.T, m *memory, c Copy) string {
+	t.Helper()
+	data, err := c.Key.Open(c.Index, bytes.Clone(m.blobs[c.Index].data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
 }
 
 // TestAnIndexIsTheOneThatWasWritten puts something else under the key of an index, as
-// somebody can who can write to the object storage: all of it is of the form.
+// somebody can who can write to the object storage, and has even read the key in the
+// database: all of it is of the form.
 func TestAnIndexIsTheOneThatWasWritten(t *testing.T) {
 	m := newMemory()
 	oldKey, old, _ := mustWrite(t, m, nil, noise(1, 100))
-	key, _, _ := mustWrite(t, m, &old, noise(2, 100))
+	key, x, _ := mustWrite(t, m, &old, noise(2, 100))
 	otherKey, other, _, err := Write(t.Context(), m, "sandboxes/i1", nil, parts(noise(3, 100)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	good := string(m.blobs[key].data)
-	evil := noise(4, 100)
-	m.blobs[path.Dir(key)+"/"+digest(evil)] = blob{data: evil}
+	good := plain(t, m, key)
+	evil := x.at(Piece{Digest: x.Key.Digest(noise(4, 100))})
+	m.blobs[evil] = blob{data: x.Key.Seal(evil, noise(4, 100))}
 	for name, text := range map[string]string{
-		"an older one":       string(m.blobs[oldKey].data),
-		"another sandbox's":  string(m.blobs[otherKey].data),
-		"another piece":      strings.Replace(good, digest(noise(2, 100)), digest(evil), 1),
+		"an older one":       plain(t, m, oldKey),
+		"another sandbox's":  plain(t, m, otherKey),
+		"another piece":      strings.Replace(good, x.Pieces[0].Digest, path.Base(evil), 1),
 		"fewer bytes":        strings.Replace(good, `"size":100`, `"size":99`, 1),
 		"zeros":              `{"version":1,"uploads":[],"pieces":[{"size":100}]}`,
 		"the same, in other": good + "\n",
@@ -518,16 +533,16 @@ func TestAnIndexIsTheOneThatWasWritten(t *testing.T) {
 		if text == good {
 			t.Errorf("%s: nothing was changed", name)
 		}
-		m.blobs[key] = blob{data: []byte(text)}
+		m.blobs[key.Index] = blob{data: key.Key.Seal(key.Index, []byte(text))}
 		_, err := readBack(t.Context(), m, key)
 		wantCode(t, err, errdef.Unavailable, "replica_damaged")
 	}
-	m.blobs[key] = blob{data: []byte(good)}
+	m.blobs[key.Index] = blob{data: key.Key.Seal(key.Index, []byte(good))}
 	wantRead(t, m, key, noise(2, 100))
 	// Nor is anything read under a key that does not say what is in it.
-	for _, k := range []string{path.Dir(key) + "/index", path.Dir(key) + "/index-", other.Keys()[0]} {
-		m.blobs[k] = blob{data: []byte(good)}
-		_, err := ReadIndex(t.Context(), m, k)
+	for _, k := range []string{path.Dir(key.Index) + "/index", path.Dir(key.Index) + "/index-", other.Keys()[0]} {
+		m.blobs[k] = blob{data: key.Key.Seal(k, []byte(good))}
+		_, err := ReadIndex(t.Context(), m, Copy{k, key.Key})
 		wantCode(t, err, errdef.Unavailable, "replica_damaged")
 	}
 }

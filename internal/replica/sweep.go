@@ -17,7 +17,7 @@ const sweepAtOnce = 1 << 17
 
 // Sweep removes what no copy below a prefix needs: uploads that were broken off, and what
 // is left of copies that were replaced or are of sandboxes that have ended. needed returns
-// the keys of the indexes of all copies there are.
+// all copies there are.
 //
 // It first lists, and asks what is needed afterwards: an upload that is completed meanwhile
 // is needed by then. What is younger than grace at now stays, so that uploads under way are
@@ -30,7 +30,7 @@ const sweepAtOnce = 1 << 17
 // Many blobs are looked at in parts, so that memory is bounded; of a part nothing is removed
 // if an index which may need some of it cannot be read. Blobs that are not of the form of a
 // copy stay.
-func Sweep(ctx context.Context, in blobs.Store, prefix string, needed func(ctx context.Context) (indexKeys []string, err error), grace time.Duration, now time.Time) (removed int, bytes int64, err error) {
+func Sweep(ctx context.Context, in blobs.Store, prefix string, needed func(ctx context.Context) ([]Copy, error), grace time.Duration, now time.Time) (removed int, bytes int64, err error) {
 	s := sweep{in: in, needed: needed, atOnce: sweepAtOnce, found: map[string]int64{}}
 	err = s.all(ctx, prefix, now.Add(-grace))
 	if err != nil {
@@ -41,7 +41,7 @@ func Sweep(ctx context.Context, in blobs.Store, prefix string, needed func(ctx c
 
 type sweep struct {
 	in     blobs.Store
-	needed func(ctx context.Context) ([]string, error)
+	needed func(ctx context.Context) ([]Copy, error)
 	atOnce int
 
 	found   map[string]int64 // sizes by key, of what is old and may be needed
@@ -77,12 +77,12 @@ func (s *sweep) part(ctx context.Context) error {
 		prefixes[prefixOf(key)] = true
 	}
 	for try := 0; ; try++ {
-		indexes, err := s.needed(ctx)
+		copies, err := s.needed(ctx)
 		if err != nil {
 			return err
 		}
-		indexes = slices.DeleteFunc(indexes, func(key string) bool { return !prefixes[prefixOf(key)] }) // they refer to nothing of what was found
-		err = s.spare(ctx, indexes)
+		copies = slices.DeleteFunc(copies, func(c Copy) bool { return !prefixes[prefixOf(c.Index)] }) // they refer to nothing of what was found
+		err = s.spare(ctx, copies)
 		if err == nil {
 			return s.remove(ctx)
 		}
@@ -93,17 +93,17 @@ func (s *sweep) part(ctx context.Context) error {
 	}
 }
 
-// spare takes what indexes need out of what was found.
-func (s *sweep) spare(ctx context.Context, indexes []string) error {
-	for _, key := range indexes {
-		x, err := ReadIndex(ctx, s.in, key)
+// spare takes what copies need out of what was found.
+func (s *sweep) spare(ctx context.Context, copies []Copy) error {
+	for _, c := range copies {
+		x, err := ReadIndex(ctx, s.in, c)
 		if err != nil {
 			return err
 		}
-		delete(s.found, key)
+		delete(s.found, c.Index)
 		for _, p := range x.Pieces {
-			if p.SHA256 != "" {
-				delete(s.found, x.key(p))
+			if p.Digest != "" {
+				delete(s.found, x.at(p))
 			}
 		}
 	}

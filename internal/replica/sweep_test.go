@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
@@ -23,20 +24,20 @@ const grace = 6 * time.Hour
 // records are what the database says of copies.
 type records struct {
 	mu   sync.Mutex
-	keys map[string]string // by prefix
+	keys map[string]Copy // by prefix
 	err  error
 }
 
-func (r *records) needed(context.Context) ([]string, error) {
+func (r *records) needed(context.Context) ([]Copy, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Collect(maps.Values(r.keys)), r.err
 }
 
-func (r *records) commit(prefix, key string) {
+func (r *records) commit(prefix string, c Copy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keys[prefix] = key
+	r.keys[prefix] = c
 }
 
 func sweepNow(t testing.TB, m *memory, r *records) (int, int64, error) {
@@ -46,12 +47,12 @@ func sweepNow(t testing.TB, m *memory, r *records) (int, int64, error) {
 
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, r := newMemory(), &records{keys: map[string]string{}}
+		m, r := newMemory(), &records{keys: map[string]Copy{}}
 		a, b, c := noise(1, 100), noise(2, 200), noise(3, 300)
 		oldKey, old, _ := mustWrite(t, m, nil, a, b)
 		key, x, _ := mustWrite(t, m, &old, a, c)
 		r.commit(prefix, key)
-		for _, foreign := range []string{prefix + "/notes", "sandboxes/x", "sandboxes/servers/srv_abcdefgh23456777", prefix + "/" + strings.Repeat("a", 26) + "/other", prefix + "/" + strings.Repeat("a", 26) + "/index-0", "other/i0/" + strings.Repeat("a", 26) + "/index-" + digest(nil)} {
+		for _, foreign := range []string{prefix + "/notes", "sandboxes/x", "sandboxes/servers/srv_abcdefgh23456777", prefix + "/" + strings.Repeat("a", 26) + "/other", prefix + "/" + strings.Repeat("a", 26) + "/index-0", "other/i0/" + strings.Repeat("a", 26) + "/index-" + seal.Key("").Digest(nil)} {
 			if err := m.Put(t.Context(), foreign, nil); err != nil {
 				t.Fatal(err)
 			}
@@ -62,9 +63,9 @@ func TestSweep(t *testing.T) {
 		}
 		young, _, _ := mustWrite(t, m, nil, a)
 		time.Sleep(time.Second)
-		index := int64(len(m.blobs[oldKey].data))
+		index := int64(len(m.blobs[oldKey.Index].data))
 		n, bytes, err := sweepNow(t, m, r)
-		if n != 2 || bytes != index+200 || err != nil {
+		if n != 2 || bytes != index+200+seal.Overhead || err != nil {
 			t.Errorf("%d removed of %d bytes, %v; want an index of %d bytes and a piece of 200", n, bytes, err, index)
 		}
 		wantRead(t, m, key, a, c)
@@ -77,17 +78,17 @@ func TestSweep(t *testing.T) {
 
 func TestSweepRemovesNothingWhenItCannotKnow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, r := newMemory(), &records{keys: map[string]string{}}
+		m, r := newMemory(), &records{keys: map[string]Copy{}}
 		mustWrite(t, m, nil, noise(1, 100))
 		key, _, _ := mustWrite(t, m, nil, noise(2, 100))
 		r.commit(prefix, key)
-		good, all := m.blobs[key], len(m.keys())
+		good, all := m.blobs[key.Index], len(m.keys())
 		time.Sleep(grace + time.Second)
 		broken := errors.New("broken")
-		m.blobs[key] = blob{good.data[:10], good.at}
+		m.blobs[key.Index] = blob{good.data[:10], good.at}
 		_, _, err := sweepNow(t, m, r)
 		wantCode(t, err, errdef.Unavailable, "replica_damaged")
-		m.blobs[key] = good
+		m.blobs[key.Index] = good
 		r.err = broken
 		if _, _, err := sweepNow(t, m, r); !errors.Is(err, broken) {
 			t.Error(err)
@@ -113,7 +114,7 @@ func TestSweepRemovesNothingWhenItCannotKnow(t *testing.T) {
 // TestSweepLooksAtManyBlobsInParts has more blobs than are looked at together.
 func TestSweepLooksAtManyBlobsInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, r := newMemory(), &records{keys: map[string]string{}}
+		m, r := newMemory(), &records{keys: map[string]Copy{}}
 		key, _, _ := mustWrite(t, m, nil, noise(1, 100))
 		r.commit(prefix, key)
 		dead := fmt.Sprintf("%s/%s/", prefix, strings.Repeat("b", 26))
@@ -124,7 +125,7 @@ func TestSweepLooksAtManyBlobsInParts(t *testing.T) {
 		time.Sleep(grace + time.Second)
 		most := 0
 		s := sweep{in: m, atOnce: atOnce, found: map[string]int64{}}
-		s.needed = func(ctx context.Context) ([]string, error) {
+		s.needed = func(ctx context.Context) ([]Copy, error) {
 			most = max(most, len(s.found))
 			return r.needed(ctx)
 		}
@@ -143,7 +144,7 @@ func TestSweepLooksAtManyBlobsInParts(t *testing.T) {
 func TestSweepDuringUploads(t *testing.T) {
 	for step := range 12 {
 		synctest.Test(t, func(t *testing.T) {
-			m, r := newMemory(), &records{keys: map[string]string{}}
+			m, r := newMemory(), &records{keys: map[string]Copy{}}
 			a, b, c := noise(1, 100), noise(2, 200), noise(3, 300)
 			oldKey, old, _ := mustWrite(t, m, nil, a, b)
 			r.commit(prefix, oldKey)
@@ -151,7 +152,7 @@ func TestSweepDuringUploads(t *testing.T) {
 			time.Sleep(grace + time.Minute)
 
 			// The upload is halfway; what it refers to is old.
-			half, goOn, done := make(chan struct{}), make(chan struct{}), make(chan string)
+			half, goOn, done := make(chan struct{}), make(chan struct{}), make(chan Copy)
 			go func() {
 				key, x, _, err := Write(t.Context(), m, prefix, &old, func(w io.Writer) error {
 					if err := parts(a, c)(w); err != nil {
@@ -165,14 +166,14 @@ func TestSweepDuringUploads(t *testing.T) {
 					t.Error(err)
 				}
 				r.commit(prefix, key)
-				gone := Unshared(old, x, oldKey)
+				gone := Unshared(old, x, oldKey.Index)
 				if _, err := Remove(t.Context(), m, gone...); err != nil {
 					t.Error(err)
 				}
 				done <- key
 			}()
 			<-half
-			var key string
+			var key Copy
 			n := 0
 			at := func() {
 				if n++; n == step {
@@ -181,13 +182,13 @@ func TestSweepDuringUploads(t *testing.T) {
 				}
 			}
 			sweeping := &hooked{memory: m, at: at}
-			_, _, err := Sweep(t.Context(), sweeping, "sandboxes", func(ctx context.Context) ([]string, error) {
+			_, _, err := Sweep(t.Context(), sweeping, "sandboxes", func(ctx context.Context) ([]Copy, error) {
 				at()
 				keys, err := r.needed(ctx)
 				at()
 				return keys, err
 			}, grace, time.Now())
-			if key == "" {
+			if key == (Copy{}) {
 				close(goOn)
 				key = <-done
 			}
@@ -224,7 +225,7 @@ func TestAtRandom(t *testing.T) {
 	for seed := range testmode.Choose(uint64(15), 60) {
 		synctest.Test(t, func(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(seed, 1))
-			m, r := newMemory(), &records{keys: map[string]string{}}
+			m, r := newMemory(), &records{keys: map[string]Copy{}}
 			want := map[string][][]byte{}
 			indexes := map[string]Index{}
 			for range 60 {
@@ -259,7 +260,7 @@ func TestAtRandom(t *testing.T) {
 					r.commit(sandbox, key)
 					want[sandbox], indexes[sandbox] = all, x
 					if had && rnd.IntN(2) == 0 {
-						if _, err := Remove(t.Context(), m, Unshared(old, x, oldKey)...); err != nil {
+						if _, err := Remove(t.Context(), m, Unshared(old, x, oldKey.Index)...); err != nil {
 							t.Fatal(err)
 						}
 					}

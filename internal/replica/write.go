@@ -12,6 +12,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/bundle"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 )
 
 const (
@@ -25,15 +26,15 @@ const (
 // zeros are what a piece of zeros has.
 var zeros = make([]byte, maxPiece)
 
-// Write makes a copy below a prefix of what write writes, and returns the key of its index.
-// Pieces that base has, a copy below the same prefix, are not put again, but referred to;
-// nil for none. sent is how many bytes were put. After an error nothing is left, unless the
-// store does not answer.
-func Write(ctx context.Context, to blobs.Store, prefix string, base *Index, write func(io.Writer) error) (key string, x Index, sent int64, err error) {
+// Write makes a copy below a prefix of what write writes. Pieces that base has, a copy below
+// the same prefix that is encrypted too, are not put again, but referred to; nil for none.
+// sent is how many bytes were put. After an error nothing is left, unless the store does not
+// answer.
+func Write(ctx context.Context, to blobs.Store, prefix string, base *Index, write func(io.Writer) error) (c Copy, x Index, sent int64, err error) {
 	upload := prefix + "/" + strings.ToLower(rand.Text())
 	group, putting := errgroup.WithContext(ctx)
 	group.SetLimit(uploads)
-	w := &writer{ctx: putting, group: group, to: to, upload: upload, index: Index{Uploads: []string{upload}}}
+	w := &writer{ctx: putting, group: group, to: to, upload: upload, index: Index{Uploads: []string{upload}, Key: seal.New()}}
 	w.known, w.used, w.free = map[string]Piece{}, map[int]int{}, make(chan []byte, uploads+1)
 	w.refer(base, prefix)
 	err = write(w)
@@ -44,13 +45,13 @@ func Write(ctx context.Context, to blobs.Store, prefix string, base *Index, writ
 		err = putErr // write was told of it at most
 	}
 	if err == nil {
-		key, err = w.finish(ctx)
+		c, err = w.finish(ctx)
 	}
 	if err != nil {
 		w.tidy(ctx)
-		return "", Index{}, w.sent, fmt.Errorf("copy checkpoint to %s: %w", to, err)
+		return Copy{}, Index{}, w.sent, fmt.Errorf("copy checkpoint to %s: %w", to, err)
 	}
-	return key, w.index, w.sent, nil
+	return c, w.index, w.sent, nil
 }
 
 // writer cuts what is written to it into pieces, and puts them. It is a bundle.Cutter.
@@ -62,7 +63,7 @@ type writer struct {
 	index  Index
 	base   []string         // uploads of the base
 	used   map[int]int      // those of base that the index has, by their number there
-	known  map[string]Piece // by SHA-256: in index, or in base and then with Upload below 0
+	known  map[string]Piece // by digest: in index, or in base and then with Upload below 0
 	put    []string         // keys
 	sent   int64
 
@@ -72,15 +73,16 @@ type writer struct {
 
 var _ bundle.Cutter = (*writer)(nil)
 
-// refer notes what base has, as pieces of upload -1 for the first of base and so on.
+// refer notes what base has, as pieces of upload -1 for the first of base and so on, and has
+// its key used.
 func (w *writer) refer(base *Index, prefix string) {
-	if base == nil {
+	if base == nil || base.Key == "" {
 		return
 	}
-	w.base = base.Uploads
+	w.base, w.index.Key = base.Uploads, base.Key
 	for _, p := range base.Pieces {
-		if p.SHA256 != "" && strings.HasPrefix(base.Uploads[p.Upload], prefix+"/") {
-			w.known[p.SHA256] = Piece{Size: p.Size, SHA256: p.SHA256, Upload: -1 - p.Upload}
+		if p.Digest != "" && strings.HasPrefix(base.Uploads[p.Upload], prefix+"/") {
+			w.known[p.Digest] = Piece{Size: p.Size, Digest: p.Digest, Upload: -1 - p.Upload}
 		}
 	}
 }
@@ -91,10 +93,10 @@ func (w *writer) Write(p []byte) (n int, err error) {
 		if w.buf == nil {
 			w.buf = w.buffer()
 		}
-		some := copy(w.buf[len(w.buf):cap(w.buf)], p)
+		some := copy(w.buf[len(w.buf):maxPiece], p)
 		w.buf = w.buf[:len(w.buf)+some]
 		n, p = n+some, p[some:]
-		if len(w.buf) == cap(w.buf) {
+		if len(w.buf) == maxPiece {
 			if err := w.Cut(); err != nil {
 				return n, err
 			}
@@ -108,7 +110,7 @@ func (w *writer) buffer() []byte {
 	case b := <-w.free:
 		return b[:0]
 	default:
-		return make([]byte, 0, maxPiece)
+		return make([]byte, 0, maxPiece+seal.Overhead)
 	}
 }
 
@@ -134,16 +136,16 @@ func (w *writer) piece() Piece {
 		w.buf = w.buf[:0]
 		return p
 	}
-	p.SHA256 = digest(w.buf)
+	p.Digest = w.index.Key.Digest(w.buf)
 	if is, ok := w.find(p); ok {
 		w.buf = w.buf[:0]
 		return is
 	}
-	w.known[p.SHA256] = p
-	key, data := w.index.key(p), w.buf
-	w.put, w.sent, w.buf = append(w.put, key), w.sent+p.Size, nil
+	w.known[p.Digest] = p
+	at, data := w.index.at(p), w.buf
+	w.put, w.sent, w.buf = append(w.put, at), w.sent+p.Size, nil
 	w.group.Go(func() error { // waits for its turn
-		err := w.to.Put(w.ctx, key, data)
+		err := w.to.Put(w.ctx, at, w.index.Key.Seal(at, data))
 		w.free <- data
 		return err
 	})
@@ -153,7 +155,7 @@ func (w *writer) piece() Piece {
 // find returns a piece that is there already. A copy does not refer to more uploads than
 // it may.
 func (w *writer) find(p Piece) (Piece, bool) {
-	is, ok := w.known[p.SHA256]
+	is, ok := w.known[p.Digest]
 	if !ok || is.Size != p.Size || is.Upload >= 0 {
 		return is, ok && is.Size == p.Size
 	}
@@ -167,21 +169,21 @@ func (w *writer) find(p Piece) (Piece, bool) {
 		w.used[base] = n
 	}
 	is.Upload = n
-	w.known[p.SHA256] = is
+	w.known[p.Digest] = is
 	return is, true
 }
 
 func allZero(data []byte) bool { return string(data) == string(zeros[:len(data)]) }
 
 // finish puts the index, which makes the copy complete.
-func (w *writer) finish(ctx context.Context) (key string, err error) {
+func (w *writer) finish(ctx context.Context) (Copy, error) {
 	data, err := w.index.encode()
 	if err != nil {
-		return "", err
+		return Copy{}, err
 	}
-	key = indexKey(w.upload, data)
-	w.put = append(w.put, key)
-	return key, w.to.Put(ctx, key, data)
+	c := Copy{Index: indexKey(w.upload, w.index.Key, data), Key: w.index.Key}
+	w.put = append(w.put, c.Index)
+	return c, w.to.Put(ctx, c.Index, c.Key.Seal(c.Index, data))
 }
 
 // tidy removes what was put, as far as that goes: Sweep removes what is left.

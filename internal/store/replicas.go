@@ -9,6 +9,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/planted"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 )
 
 // Replica is a copy of the checkpoint of a sandbox or a snapshot in object storage, from which
@@ -18,8 +19,11 @@ type Replica struct {
 	Snapshot   string // the id; empty for the copy of a sandbox
 	Checkpoint string // the id of the checkpoint whose copy it is
 	Index      string // under which the object storage has the list of its parts
-	Bytes      int64  // of the copy
-	At         time.Time
+	// EncryptionKey decrypts what the object storage has; empty for a copy that is not encrypted.
+	// It is nowhere else, and nobody can read the copy once the replica is removed.
+	EncryptionKey seal.Key
+	Bytes         int64 // of the copy
+	At            time.Time
 	// Offered is the server that may take the sandbox although its owner lives; empty for none.
 	Offered string
 }
@@ -161,13 +165,15 @@ func ErrSnapshotChanged(id string) error {
 // replicas is the part of a database with the copies of checkpoints.
 type replicas struct{ s *SQL }
 
-const selectReplicas = `SELECT COALESCE(sandbox, ''), COALESCE(snapshot, ''), checkpoint, index_key, bytes, at, offered FROM replicas`
+const selectReplicas = `SELECT COALESCE(sandbox, ''), COALESCE(snapshot, ''), checkpoint, index_key, encryption_key, bytes, at, offered FROM replicas`
 
 func scanReplica(rows *sql.Rows) (r Replica, err error) {
+	var key []byte
 	var at string
-	if err := rows.Scan(&r.Sandbox, &r.Snapshot, &r.Checkpoint, &r.Index, &r.Bytes, &at, &r.Offered); err != nil {
+	if err := rows.Scan(&r.Sandbox, &r.Snapshot, &r.Checkpoint, &r.Index, &key, &r.Bytes, &at, &r.Offered); err != nil {
 		return r, err
 	}
+	r.EncryptionKey = seal.Key(key)
 	r.At, err = time.Parse(stampLayout, at)
 	return r, err
 }
@@ -194,8 +200,8 @@ func (x replicas) PutReplica(ctx context.Context, r Replica) (before *Replica, e
 		if _, err := tx.ExecContext(ctx, `DELETE FROM replicas WHERE sandbox = ?1 OR snapshot = ?1`, r.Of()); err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, `INSERT INTO replicas (sandbox, snapshot, checkpoint, index_key, bytes, at) VALUES (NULLIF(?, ''), NULLIF(?, ''), ?, ?, ?, ?)`,
-			r.Sandbox, r.Snapshot, r.Checkpoint, r.Index, r.Bytes, stamp(r.At))
+		_, err = tx.ExecContext(ctx, `INSERT INTO replicas (sandbox, snapshot, checkpoint, index_key, encryption_key, bytes, at) VALUES (NULLIF(?, ''), NULLIF(?, ''), ?, ?, ?, ?, ?)`,
+			r.Sandbox, r.Snapshot, r.Checkpoint, r.Index, []byte(r.EncryptionKey), r.Bytes, stamp(r.At))
 		if err != nil || r.Snapshot == "" {
 			return err
 		}

@@ -131,7 +131,7 @@ func TestReplicasFromBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.migrate(t.Context(), steps[:into+1]); err != nil {
+		if err := s.migrate(t.Context(), steps[:into+2]); err != nil {
 			t.Fatal(err)
 		}
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,7 +24,8 @@ import (
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 6*time.Minute)
-	all := startCluster(t, 3, "--blobs", t.TempDir(), "--durability", "replicated")
+	copies := t.TempDir()
+	all := startCluster(t, 3, "--blobs", copies, "--durability", "replicated")
 	a, b, c := all[0], all[1], all[2]
 	g := a.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause, AutoResume: new(true), Name: "wanderer"})
 	other := b.startGuest(ctx, client.CreateOptions{Timeout: time.Hour, OnTimeout: client.Pause})
@@ -47,8 +49,9 @@ func TestTakeOver(t *testing.T) {
 	}
 
 	// The server is stopped.
-	write(g, "of a")
+	write(g, "of a, which its sandbox alone knows")
 	a.pause(ctx, g.sb.ID)
+	wantNowhere(t, copies, "which its sandbox alone knows")
 	was, err := b.client.Get(ctx, g.sb.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +60,7 @@ func TestTakeOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	viaB.same(g.first, viaB.ask(ctx))
-	wantNote(viaB, "of a")
+	wantNote(viaB, "of a, which its sandbox alone knows")
 	is, err := c.client.Get(ctx, g.sb.ID)
 	if err != nil || is.Server == was.Server || is.State != client.Running || is.Generation != was.Generation+1 || is.Name != was.Name || !is.CreatedAt.Equal(was.CreatedAt) {
 		t.Errorf("taken over it is %+v, %v; it was %+v", is, err, was)
@@ -164,6 +167,26 @@ func snapshotOf(ctx context.Context, t *testing.T, s *server, g *guest) client.S
 		return err
 	})
 	return snap
+}
+
+// wantNowhere sees that no file below a directory, of which there are some, has a text.
+func wantNowhere(t *testing.T, dir, text string) {
+	t.Helper()
+	files := 0
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		files++
+		data, err := os.ReadFile(filepath.Join(dir, path))
+		if strings.Contains(path+string(data), text) {
+			t.Errorf("%s has %q", path, text)
+		}
+		return err
+	})
+	if err != nil || files < 2 {
+		t.Errorf("%d files in %s, %v", files, dir, err)
+	}
 }
 
 // TestTakeOverFromBucket has the copies in object storage, for which there are no

@@ -109,7 +109,7 @@ var layers = []layer{
 		name: "base",
 		packages: []string{
 			"internal/errdef", "internal/human", "internal/service", "internal/durable", "internal/tree", "internal/ration", "internal/held", "internal/sandboxid", "internal/trace", "internal/version",
-			"internal/failpoint", "internal/lazyregexp", "internal/ownthread", "internal/pagemap", "internal/planted", "internal/serve/settings", "internal/edge/h1", "internal/agent/agentapi", "client/agentpb",
+			"internal/failpoint", "internal/lazyregexp", "internal/ownthread", "internal/pagemap", "internal/planted", "internal/replica/seal", "internal/serve/settings", "internal/edge/h1", "internal/agent/agentapi", "client/agentpb",
 		},
 		why: "everything imports these packages, so they can import nothing",
 	},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -25,7 +26,7 @@ func asleep(id string, n int64, checkpoint string) store.Sandbox {
 // putReplica stores the replica of a checkpoint.
 func putReplica(t *testing.T, s store.Store, sandbox, checkpoint string) store.Replica {
 	t.Helper()
-	r := store.Replica{Sandbox: sandbox, Checkpoint: checkpoint, Index: "index of " + checkpoint, Bytes: 7, At: epoch}
+	r := store.Replica{Sandbox: sandbox, Checkpoint: checkpoint, Index: "index of " + checkpoint, EncryptionKey: seal.New(), Bytes: 7, At: epoch}
 	if _, err := s.PutReplica(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func snapshotOf(t *testing.T, s store.Store, id, of string, cp lifecycle.Checkpo
 // copySnapshot stores the replica of a snapshot.
 func copySnapshot(t *testing.T, s store.Store, snapshot, checkpoint string) store.Replica {
 	t.Helper()
-	r := store.Replica{Snapshot: snapshot, Checkpoint: checkpoint, Index: "index of " + snapshot, Bytes: 8, At: epoch}
+	r := store.Replica{Snapshot: snapshot, Checkpoint: checkpoint, Index: "index of " + snapshot, EncryptionKey: seal.New(), Bytes: 8, At: epoch}
 	if _, err := s.PutReplica(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}

@@ -50,7 +50,7 @@ func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (io.ReadCloser,
 	if err != nil {
 		return nil, has, err
 	}
-	x, err := replica.ReadIndex(ctx, r.o.Blobs, has.Index)
+	x, err := replica.ReadIndex(ctx, r.o.Blobs, copyOf(has))
 	if err != nil {
 		return nil, has, err
 	}

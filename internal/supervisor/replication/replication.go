@@ -81,7 +81,7 @@ type Replicator struct {
 	answers   bool                // it has answered since
 	outages   spell               // in which it is down
 	failures  int                 // attempts that have failed, of all sandboxes
-	remains   []string            // indexes of copies of what has ended
+	remains   []replica.Copy      // of what has ended
 	changed   chan struct{}       // closed and replaced when somebody may have waited for it
 }
 
@@ -137,6 +137,9 @@ func New(ctx context.Context, o Options) (*Replicator, error) {
 		return nil, fmt.Errorf("read which checkpoints have copies: %w", err)
 	}
 	for _, x := range all {
+		if x.EncryptionKey == "" {
+			x.Checkpoint = "" // it is made again, encrypted
+		}
 		r.sandbox(x.Of(), kindOf(x)).replica = &x
 	}
 	if o.Measured != nil {
@@ -156,6 +159,11 @@ func kindOf(x store.Replica) string {
 		return ofSnapshot
 	}
 	return ofSandbox
+}
+
+// copyOf returns what a copy is read with.
+func copyOf(x store.Replica) replica.Copy {
+	return replica.Copy{Index: x.Index, Key: x.EncryptionKey}
 }
 
 // Slept says that a sandbox sleeps with a checkpoint now: it is copied, unless it has its
@@ -209,10 +217,10 @@ func (r *Replicator) Ended(id string) {
 	s.ended = true
 	r.forget(s, errdef.New(errdef.NotFound, "sandbox_terminated", "%s %s has ended, and its checkpoint is not copied any more", s.kind, id))
 	if s.replica != nil {
-		r.leave(s.replica.Index)
+		r.leave(*s.replica)
 	}
 	if s.made != nil {
-		r.leave(s.made.replica.Index)
+		r.leave(s.made.replica)
 	}
 }
 
@@ -338,13 +346,13 @@ func undrained(left int, failure error) error {
 
 // Sweep removes from object storage what no copy needs. One server at a time does so.
 func (r *Replicator) Sweep(ctx context.Context) error {
-	removed, bytes, err := replica.Sweep(ctx, r.o.Blobs, r.o.Prefix, func(ctx context.Context) ([]string, error) {
+	removed, bytes, err := replica.Sweep(ctx, r.o.Blobs, r.o.Prefix, func(ctx context.Context) ([]replica.Copy, error) {
 		all, err := r.o.Store.Replicas(ctx, "")
-		keys := make([]string, len(all))
+		copies := make([]replica.Copy, len(all))
 		for i, x := range all {
-			keys[i] = x.Index
+			copies[i] = copyOf(x)
 		}
-		return keys, err
+		return copies, err
 	}, Grace, r.o.Now())
 	if removed > 0 {
 		r.o.Log.Info("removed what no copy of a checkpoint needs", "blobs", removed, "bytes", bytes)
@@ -388,9 +396,9 @@ func (r *Replicator) forget(s *sandbox, why error) {
 }
 
 // leave has the copy of what has ended removed.
-func (r *Replicator) leave(index string) {
+func (r *Replicator) leave(x store.Replica) {
 	if len(r.remains) < mostRemains {
-		r.remains = append(r.remains, index)
+		r.remains = append(r.remains, copyOf(x))
 		signal(r.ended)
 	}
 }

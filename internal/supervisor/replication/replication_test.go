@@ -24,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/replica"
+	"github.com/drowse-dev/drowse/internal/replica/seal"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 )
@@ -247,7 +248,7 @@ func (w *world) read(id string) (checkpoint, data string) {
 	w.mu.Lock()
 	r := w.replicas[id]
 	w.mu.Unlock()
-	x, err := replica.ReadIndex(w.t.Context(), (*bucket)(w), r.Index)
+	x, err := replica.ReadIndex(w.t.Context(), (*bucket)(w), copyOf(r))
 	if err != nil {
 		w.t.Errorf("sandbox %s: %v", id, err)
 		return r.Checkpoint, ""
@@ -537,6 +538,56 @@ func TestTheNextCopySendsWhatHasChanged(t *testing.T) {
 		w.wantCopy("i0", "c3", "a\nc\nd\n")
 		if w.puts != 3+2+2 || len(w.keys()) != 4 {
 			t.Errorf("%d blobs were put; left are %q", w.puts, w.keys())
+		}
+	})
+}
+
+// TestCopiesFromBefore were made before copies were encrypted. They can be read until a server
+// that starts has made others of what sleeps, whole and encrypted; then they are gone. What
+// runs gets its own when it sleeps.
+func TestCopiesFromBefore(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.stop()
+		const text = "a\n"
+		for _, id := range []string{"i0", "i1", "s0"} {
+			digest := seal.Key("").Digest([]byte(text))
+			index := fmt.Sprintf(`{"version":1,"uploads":["sandboxes/%s/%s"],"pieces":[{"size":%d,"sha256":%q}]}`, id, strings.Repeat("o", 26), len(text), digest)
+			up := "sandboxes/" + id + "/" + strings.Repeat("o", 26)
+			r := store.Replica{Sandbox: id, Checkpoint: "c1", Index: up + "/index-" + seal.Key("").Digest([]byte(index)), Bytes: 2}
+			if id == "s0" {
+				r.Sandbox, r.Snapshot = "", id
+			}
+			w.blobs[up+"/"+digest], w.blobs[r.Index] = blob{data: []byte(text)}, blob{data: []byte(index)}
+			w.replicas[id] = r
+			w.slept[id] = &sleeper{checkpoint: "c1", data: []byte(text), runs: id == "i1"}
+			if cp, got := w.read(id); cp != "c1" || got != text {
+				t.Errorf("%s was %q of %q", id, got, cp)
+			}
+		}
+		delete(w.slept, "s0")
+		w.start()
+		w.slept["s0"] = &sleeper{checkpoint: "c1", data: []byte(text)}
+		Snapshots{w.Replicator}.Keep(store.Snapshot{ID: "s0", Checkpoint: lifecycle.Checkpoint{ID: "c1"}})
+		w.drained()
+		synctest.Wait()
+		w.wantCopy("i0", "c1", text)
+		w.wantCopy("s0", "c1", text)
+		if cp, got := w.read("i1"); cp != "c1" || got != text {
+			t.Errorf("while it runs, the copy is %q of %q", got, cp)
+		}
+		w.sleep("i1", "c2", "a\nb\n")
+		w.drained()
+		synctest.Wait()
+		w.wantCopy("i1", "c2", "a\nb\n")
+		for id, r := range w.replicas {
+			if r.EncryptionKey == "" {
+				t.Errorf("the copy of %s has no key", id)
+			}
+		}
+		for key, b := range w.blobs {
+			if strings.Contains(key, "oooo") || bytes.Contains(b.data, []byte(text)) {
+				t.Errorf("left is %s with %d bytes", key, len(b.data))
+			}
 		}
 	})
 }
@@ -954,7 +1005,7 @@ func TestACopyThatAnotherServerHas(t *testing.T) {
 				w.Lost("i0")
 			}
 			pass(time.Hour)
-			x, err := replica.ReadIndex(t.Context(), (*bucket)(w), w.replicas["i0"].Index)
+			x, err := replica.ReadIndex(t.Context(), (*bucket)(w), copyOf(w.replicas["i0"]))
 			if err != nil {
 				t.Fatalf("told %t: %v", told, err)
 			}
@@ -977,18 +1028,18 @@ func TestTheBaseWasReplaced(t *testing.T) {
 		w.sleep("i0", "c2", "a\nc\n")
 		synctest.Wait()
 		old := w.replicas["i0"]
-		x, err := replica.ReadIndex(t.Context(), (*bucket)(w), old.Index)
+		x, err := replica.ReadIndex(t.Context(), (*bucket)(w), copyOf(old))
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, other, _, err := replica.Write(t.Context(), (*bucket)(w), "sandboxes/i0", nil, func(to io.Writer) error {
+		is, other, _, err := replica.Write(t.Context(), (*bucket)(w), "sandboxes/i0", nil, func(to io.Writer) error {
 			_, err := to.Write([]byte("other\n"))
 			return err
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		w.replicas["i0"] = store.Replica{Sandbox: "i0", Checkpoint: "other", Index: key}
+		w.replicas["i0"] = store.Replica{Sandbox: "i0", Checkpoint: "other", Index: is.Index, EncryptionKey: is.Key}
 		if _, err := replica.Remove(t.Context(), (*bucket)(w), replica.Unshared(x, other, old.Index)...); err != nil {
 			t.Fatal(err)
 		}
@@ -1499,7 +1550,7 @@ func TestAtRandom(t *testing.T) {
 					w.wantCopy(id, s.checkpoint, string(s.data))
 				}
 				if r, ok := w.replicas[id]; ok {
-					x, err := replica.ReadIndex(t.Context(), (*bucket)(w), r.Index)
+					x, err := replica.ReadIndex(t.Context(), (*bucket)(w), copyOf(r))
 					if err != nil {
 						t.Error(err)
 					}

@@ -236,13 +236,13 @@ func (r *Replicator) upload(j *job) result {
 	})
 	m.began = r.o.Now()
 	to := &noting{Store: r.o.Blobs}
-	key, index, sent, err := replica.Write(ctx, to, r.o.Prefix+"/"+j.s.id, m.base, x.Write)
+	is, index, sent, err := replica.Write(ctx, to, r.o.Prefix+"/"+j.s.id, m.base, x.Write)
 	r.sent.Add(float64(sent))
 	if err != nil {
 		return result{err: err, store: to.failed.Load()}
 	}
 	m.index = index
-	m.replica = store.Replica{Checkpoint: x.Checkpoint, Index: key, Bytes: index.Size(), At: r.o.Now()}
+	m.replica = store.Replica{Checkpoint: x.Checkpoint, Index: is.Index, EncryptionKey: is.Key, Bytes: index.Size(), At: r.o.Now()}
 	if j.s.kind == ofSnapshot {
 		m.replica.Snapshot = j.s.id
 	} else {
@@ -257,7 +257,7 @@ func (r *Replicator) readBase(j *job, m *made) error {
 	if j.base == nil || j.whole {
 		return nil
 	}
-	x, err := replica.ReadIndex(j.ctx, r.o.Blobs, j.base.Index)
+	x, err := replica.ReadIndex(j.ctx, r.o.Blobs, copyOf(*j.base))
 	switch {
 	case errdef.CodeOf(err) == "blobs_unavailable", j.ctx.Err() != nil:
 		return err
@@ -441,23 +441,23 @@ func (r *Replicator) removeRemains(ctx context.Context) {
 			return
 		case <-r.ended:
 		}
-		for index := r.remain(); index != "" && ctx.Err() == nil; index = r.remain() {
-			x, err := replica.ReadIndex(ctx, r.o.Blobs, index)
+		for c := r.remain(); c.Index != "" && ctx.Err() == nil; c = r.remain() {
+			x, err := replica.ReadIndex(ctx, r.o.Blobs, c)
 			if err != nil {
-				r.o.Log.Debug("the copy of a sandbox that has ended is left to the sweep", "index", index, "err", err)
+				r.o.Log.Debug("the copy of a sandbox that has ended is left to the sweep", "index", c.Index, "err", err)
 				continue
 			}
-			r.remove(ctx, replica.Unshared(x, replica.Index{}, index))
+			r.remove(ctx, replica.Unshared(x, replica.Index{}, c.Index))
 		}
 	}
 }
 
-// remain returns the next copy to remove; "" for none.
-func (r *Replicator) remain() (index string) {
+// remain returns the next copy to remove; zero for none.
+func (r *Replicator) remain() (c replica.Copy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.remains) > 0 {
-		index, r.remains = r.remains[0], r.remains[1:]
+		c, r.remains = r.remains[0], r.remains[1:]
 	}
-	return index
+	return c
 }
