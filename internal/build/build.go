@@ -122,7 +122,7 @@ type Workshop interface {
 // Yard is where sandboxes and snapshots of builds are put away.
 type Yard interface {
 	// End ends a sandbox, and Drop removes a snapshot. Neither is an error where
-	// there is none.
+	// there is none, or another server has it.
 	End(ctx context.Context, sandbox string) error
 	Drop(ctx context.Context, snapshot string) error
 	// Left returns the sandboxes and snapshots of all builds, those of other servers not

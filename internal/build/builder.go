@@ -90,7 +90,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
-	if err := b.files.clean(func(id string) bool { return b.templates[id] != nil }); err != nil {
+	if err := b.files.clean(func(id string) bool { t := b.templates[id]; return t != nil && b.owns(t) }); err != nil {
 		return nil, err
 	}
 	return b, b.sweep(ctx)
@@ -130,22 +130,12 @@ func (b *Builder) sweep(ctx context.Context) error {
 	return nil
 }
 
+// stopped is why a build has failed that its server did not finish.
+const stopped = "the server was stopped during the build: build again, and the steps that were finished are not run again"
+
 // failUnfinished fails the builds of a template that a server before did not finish,
 // and reports whether there were any.
-func failUnfinished(t *Template) (changed bool) {
-	for i := range t.Builds {
-		if x := &t.Builds[i]; !x.Status.Over() {
-			fail(x, "", "the server was stopped during the build: build again, and the steps that were finished are not run again")
-			changed = true
-		}
-	}
-	return changed
-}
-
-// fail notes that a build has failed.
-func fail(x *Build, step, text string) {
-	x.Status, x.Reason, x.FinishedAt = Failed, &Reason{Text: text, Step: step}, now()
-}
+func failUnfinished(t *Template) (changed bool) { return t.FailUnfinished(stopped, now()) }
 
 func (b *Builder) end(ctx context.Context, sandbox string) {
 	if err := b.o.Yard.End(ctx, sandbox); err != nil {
@@ -354,6 +344,22 @@ func (b *Builder) known(ref string, find func() *Template) (Template, error) {
 	return look()
 }
 
+// With returns a template by its id or by that of one of its results, as it is stored now. One
+// that is unknown is an errdef.NotFound.
+func (b *Builder) With(ctx context.Context, id string) (Template, error) {
+	if err := b.again.Now(ctx); err != nil {
+		return Template{}, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range b.templates {
+		if t.ID == id || t.HasResult(id) {
+			return t.Copy(), nil
+		}
+	}
+	return Template{}, store.ErrTemplateNotFound(id)
+}
+
 // owns reports whether a template is this server's to build.
 func (b *Builder) owns(t *Template) bool { return t.Owner == b.o.Store.Self() }
 
@@ -478,11 +484,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 		return err
 	}
 	delete(b.templates, id)
-	for _, x := range t.Builds {
-		if cancel := b.cancels[x.ID]; cancel != nil {
-			cancel()
-		}
-	}
+	b.giveUp(t)
 	b.forgetJournals()
 	b.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
@@ -490,6 +492,15 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 		b.drop(ctx, id)
 	}
 	return b.files.forget(id)
+}
+
+// giveUp ends the builds of a template that run here. The caller holds mu.
+func (b *Builder) giveUp(t *Template) {
+	for _, x := range t.Builds {
+		if cancel := b.cancels[x.ID]; cancel != nil {
+			cancel()
+		}
+	}
 }
 
 // Untag takes tags from a template.

@@ -592,6 +592,56 @@ type brokenReader struct{}
 
 func (brokenReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
+// TestTakenOverDuringBuild: a build ends whose template another server has taken over meanwhile,
+// and leaves nothing, whether its server has learned of that or not.
+func TestTakenOverDuringBuild(t *testing.T) {
+	for _, learns := range []bool{true, false} {
+		w := &world{T: t, shop: newShop(), dir: t.TempDir(), data: memstore.NewData(), server: "one"}
+		w.open()
+		if _, _, err := w.Request(Request{Name: "tpl", Key: "k1"}); err != nil { // for which files are sent
+			t.Fatal(err)
+		}
+		hash := strings.Repeat("a", 64)
+		if err := w.PutFiles(t.Context(), "tpl", hash, strings.NewReader("x")); err != nil {
+			t.Fatal(err)
+		}
+		id := w.start("tpl", recipe(run("one"), run("block")))
+		<-w.blocked
+		one, two := w.Builder.o.Store.(*memstore.Store), memstore.Open(w.data, memstore.Hooks{})
+		if _, err := two.Claim(t.Context(), store.Server{ID: "two", Place: "two"}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		next := w.Templates()[0]
+		next.Cache = nil
+		next.FailUnfinished("it is gone", now())
+		if err := errors.Join(one.Leave(t.Context()), one.Renew(t.Context(), 0), two.TakeTemplate(t.Context(), next, nil), one.Renew(t.Context(), time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+		if learns {
+			if err := w.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			close(w.block)
+			w.work.Wait()
+			if err := w.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.work.Wait()
+		w.clean()
+		if w.files.has(next.ID, hash) {
+			t.Error("its files are still here")
+		}
+		if got, err := w.With(t.Context(), next.ID); err != nil || got.Owner != "two" || got.Build(id).Status != Failed || got.Build(id).Reason.Text != "it is gone" {
+			t.Errorf("the template is %+v, %v", got, err)
+		}
+		_, err := w.Progress("tpl", id, 0, 1)
+		class(t, err, errdef.Conflict, "on_another_server")
+		w.open() // nothing of it is in the way of a start
+	}
+}
+
 func TestTags(t *testing.T) {
 	w := newWorld(t)
 	r := recipe(run("one"))

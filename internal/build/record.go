@@ -98,9 +98,19 @@ func (b *Builder) reload(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read templates: %w", err)
 	}
+	was := b.templates
 	b.templates = map[string]*Template{}
 	for i := range all {
 		b.templates[all[i].ID] = &all[i]
+	}
+	for id, t := range was {
+		if is := b.templates[id]; b.owns(t) && (is == nil || !b.owns(is)) { // another server has taken it over
+			b.o.Log.Warn("another server has taken a template over: what is here of it is removed", "template", id, "name", t.Name)
+			b.giveUp(t)
+			if err := b.files.forget(id); err != nil {
+				b.o.Log.Error("uploaded files of a template could not be removed", "template", id, "err", err)
+			}
+		}
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // What a failure is attributed to that is no step's, as clients know it.
@@ -71,7 +72,7 @@ func (m *making) inTurn(ctx context.Context) error {
 		err = m.inTime(ctx)
 	}
 	if err != nil && m.b.ctx.Err() != nil {
-		err = errors.New("the server was stopped during the build: build again, and the steps that were finished are not run again")
+		err = errors.New(stopped)
 	}
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
 	defer cancel()
@@ -430,13 +431,14 @@ func (m *making) settle(ctx context.Context, failed error) {
 		t.Cache = bounded(cache)
 		x := t.Build(m.build.ID)
 		if x.Status, x.FinishedAt = Ready, now(); failed != nil {
-			fail(x, m.step, failed.Error())
+			x.Fail(m.step, failed.Error(), now())
 			m.say(Error, "%s", x.Reason.Text)
 		}
 		t.UpdatedAt = now()
 		t.Builds = remembered(t.Builds)
 	})
-	if err != nil && !errdef.Is(err, errdef.NotFound) {
+	_, elsewhere := store.Elsewhere(err) // another server has taken the template over, and has failed the build
+	if err != nil && !elsewhere && !errdef.Is(err, errdef.NotFound) {
 		m.b.o.Log.Error("the end of a build could not be stored", "template", m.t.Name, "build", m.build.ID, "err", err)
 		return // what it has made is swept when the server starts again
 	}

@@ -41,14 +41,16 @@ type Options struct {
 	// Has reports whether this server has a sandbox, also one that has ended; it must not
 	// wait.
 	Has func(id string) bool
-	// TakeOver makes a sandbox or a snapshot of a server that is gone this one's; nil for where
-	// nothing is taken over.
+	// TakeOver makes a sandbox, a snapshot or a built template of a server that is gone this
+	// one's; nil for where nothing is taken over.
 	TakeOver func(ctx context.Context, id string) error
 	// Sandboxes returns those that this server has, and Snapshots all that are known here.
 	Sandboxes func(ctx context.Context) ([]store.Sandbox, error)
 	Snapshots func() []store.Snapshot
-	// OwnerOfSnapshot returns the server that has a snapshot now.
-	OwnerOfSnapshot func(ctx context.Context, id string) (server string, err error)
+	// OwnerOf returns the server that has a snapshot or a built template now, and the id under
+	// which it is taken over: a result of a build goes with its template. This server knows then
+	// what it has of it.
+	OwnerOf func(ctx context.Context, id string) (whole, server string, err error)
 	// Mover moves sandboxes between servers that live; nil for where nothing moves.
 	Mover Mover
 	// Patience is how long a request waits for a server to have left that stops.

@@ -51,6 +51,9 @@ func (x within) Forward(w http.ResponseWriter, r *http.Request, server string) e
 func (c *Cluster) HolderNow(ctx context.Context, elsewhere error) (server string, err error) {
 	server, _ = store.Elsewhere(elsewhere)
 	id, ok := errdef.Fact(elsewhere, "snapshot").(string)
+	if !ok {
+		id, ok = errdef.Fact(elsewhere, "template").(string)
+	}
 	if !ok || c.o.TakeOver == nil {
 		return server, nil
 	}

@@ -7,11 +7,12 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
 )
 
-// takes are the sandboxes and snapshots that are being taken over, or leave, each once for all who
-// ask for it.
+// takes are the sandboxes, snapshots and built templates that are being taken over, or leave, each
+// once for all who ask for it.
 type takes struct {
 	mu  sync.Mutex
 	now map[string]*take
@@ -27,6 +28,11 @@ type take struct {
 // takeOver has this server take over what another has that is gone, and returns who has it
 // then. Whoever asks may go away meanwhile.
 func (c *Cluster) takeOver(ctx context.Context, id, from string) (server string, err error) {
+	if !ids.Valid(id) {
+		if id, _, err = c.o.OwnerOf(ctx, id); err != nil {
+			return "", err
+		}
+	}
 	t, begun := c.takes.begin(id, false)
 	if begun {
 		go c.carryOut(context.WithoutCancel(ctx), t, id, from)
@@ -149,11 +155,10 @@ func (c *Cluster) taken(ctx context.Context, t *take, id, from string) bool {
 	return true
 }
 
-// ownerNow returns the server that has a sandbox or a snapshot by what is stored now; empty for
-// this one.
+// ownerNow returns the server that has something by what is stored now; empty for this one.
 func (c *Cluster) ownerNow(ctx context.Context, id string) (server string, err error) {
-	if snapshots.IsID(id) {
-		server, err = c.o.OwnerOfSnapshot(ctx, id)
+	if !ids.Valid(id) {
+		_, server, err = c.o.OwnerOf(ctx, id)
 	} else {
 		var sb store.Sandbox
 		sb, err = c.o.Store.Sandbox(ctx, id)
@@ -167,10 +172,13 @@ func (c *Cluster) ownerNow(ctx context.Context, id string) (server string, err e
 
 // called returns what has an id, for people.
 func called(id string) string {
-	if snapshots.IsID(id) {
+	switch {
+	case snapshots.IsID(id):
 		return "snapshot " + id
+	case ids.Valid(id):
+		return "sandbox " + id
 	}
-	return "sandbox " + id
+	return "template " + id
 }
 
 // errGone says that something cannot be had at once.

@@ -194,6 +194,57 @@ func TestTakeOver(t *testing.T) {
 	})
 }
 
+// TestTakeOverOfTemplate: whoever asks for a built template or for results of it has it taken over
+// whole, once.
+func TestTakeOverOfTemplate(t *testing.T) {
+	const template, result, second, snapshot = "t0000000000000000000a", "s0000000000000000000a", "s0000000000000000000b", "s0000000000000000000c"
+	whole := map[string]string{template: template, result: template, second: template, snapshot: snapshot}
+	for name, tt := range map[string]struct {
+		owner, want, code string
+		fails             error
+	}{
+		"it is taken over":              {owner: "srv_a"},
+		"another was faster":            {"srv_b", "srv_b", "", errdef.New(errdef.Conflict, "record_changed", "changed")},
+		"a result has no copy":          {"srv_gone", "", codeUnreachable, store.ErrSnapshotNotReplicated(second)},
+		"an image is not on the server": {"srv_gone", "", "cannot_run_here", errdef.New(errdef.Conflict, "cannot_run_here", "no image")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := &records{self: "srv_a", servers: []store.Server{{ID: "srv_a", Left: time.Second}, {ID: "srv_b", Left: time.Second}, {ID: "srv_gone"}}}
+				taken := map[string]int{}
+				owner := "srv_gone"
+				c := openTaking(t, r, nil)
+				c.o.TakeOver = func(_ context.Context, id string) error {
+					time.Sleep(time.Second)
+					taken[id]++
+					if id == template {
+						owner = tt.owner
+					}
+					return tt.fails
+				}
+				c.o.OwnerOf = func(_ context.Context, id string) (string, string, error) { return whole[id], owner, nil }
+				var all sync.WaitGroup
+				for _, what := range []string{"template " + template, "snapshot " + result, "snapshot " + second} {
+					all.Go(func() {
+						if got, err := c.HolderNow(t.Context(), store.ErrElsewhere(what, "srv_gone")); got != tt.want || errdef.CodeOf(err) != tt.code {
+							t.Errorf("%s: %q, %v; want %q, %q", what, got, err, tt.want, tt.code)
+						}
+					})
+				}
+				all.Wait()
+				if taken[template] != 1 || len(taken) != 1 {
+					t.Errorf("taken over are %v", taken)
+				}
+				_, _ = c.HolderNow(t.Context(), store.ErrElsewhere("snapshot "+snapshot, "srv_gone"))
+				if taken[snapshot] != 1 {
+					t.Errorf("taken over are %v", taken)
+				}
+				time.Sleep(failAgain + time.Second)
+			})
+		})
+	}
+}
+
 // TestTakeAgain: a take that fails is not tried for each who asks.
 func TestTakeAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -55,6 +55,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store/follow"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
@@ -392,10 +393,17 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		var takeOver func(ctx context.Context, id string) error
 		var mover cluster.Mover
 		if copies != nil {
-			takeOver, mover = sup.TakeOver, sup
+			mover = sup
+			takeOver = func(ctx context.Context, id string) error {
+				err := sup.TakeOver(ctx, id)
+				if err == nil && !ids.Valid(id) {
+					err = builder.Refresh(ctx)
+				}
+				return err
+			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, OwnerOfSnapshot: func(ctx context.Context, id string) (string, error) { return snapshots.OwnerOf(ctx, sup.Shelf, id) }, Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -430,6 +438,18 @@ func alone(st store.Leases) func(context.Context) bool {
 	return func(ctx context.Context) bool {
 		all, err := st.Servers(ctx)
 		return err == nil && len(all) == 1
+	}
+}
+
+// ownerOf returns how a cluster finds who has a snapshot or a built template.
+func ownerOf(sup *supervisor.Supervisor, builder *build.Builder) func(ctx context.Context, id string) (whole, server string, err error) {
+	return func(ctx context.Context, id string) (whole, server string, err error) {
+		t, err := builder.With(ctx, id)
+		if !errdef.Is(err, errdef.NotFound) || !snapshots.IsID(id) {
+			return t.ID, t.Owner, err
+		}
+		server, err = snapshots.OwnerOf(ctx, sup.Shelf, id)
+		return id, server, err
 	}
 }
 

@@ -80,6 +80,18 @@ type Replicas interface {
 	// config says. All else is as it is stored, and returned. A snapshot does not run, so
 	// it can be taken as soon as the lease is over, or its server is drained.
 	TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (Snapshot, error)
+	// TakeTemplate is PutTemplate of a template of another server, t.Owner, whose lease is over or
+	// which is drained, with TakeSnapshot of all results that its tags name and that there are.
+	// What t does not need any more of the snapshots that it needed is removed, and its server
+	// removes their files.
+	TakeTemplate(ctx context.Context, t Template, results []Remade) error
+}
+
+// Remade is a snapshot as it was read, and what this server has made of its replica.
+type Remade struct {
+	Was    Snapshot
+	Made   lifecycle.Checkpoint
+	Config Config
 }
 
 // codeNotReplicated is the code of ErrNotReplicated.
@@ -156,9 +168,25 @@ func (r Replica) TakesSnapshot(was, has Snapshot, self string, over time.Duratio
 	return nil
 }
 
+// Takes returns why the server self cannot take a template from has, the stored one. The lease
+// of its owner has been over for that long.
+func (t *Template) Takes(has Template, self string, over time.Duration) error {
+	switch {
+	case has.Owner == self:
+		return errRecordChanged("template " + t.ID)
+	case has.Owner != t.Owner, over < 0:
+		return ErrElsewhere("template "+t.ID, has.Owner)
+	case has.Rev != t.Rev:
+		return errRecordChanged("template " + t.ID)
+	}
+	return nil
+}
+
 // ErrSnapshotChanged says that a snapshot is not as it was read any more.
-func ErrSnapshotChanged(id string) error {
-	return errdef.New(errdef.Conflict, "record_changed", "the record of snapshot %s was changed by somebody else", id).
+func ErrSnapshotChanged(id string) error { return errRecordChanged("snapshot " + id) }
+
+func errRecordChanged(of string) error {
+	return errdef.New(errdef.Conflict, "record_changed", "the record of %s was changed by somebody else", of).
 		WithRemedy("read it again")
 }
 
@@ -331,34 +359,105 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 
 // TakeSnapshot implements [Store].
 func (x replicas) TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (snap Snapshot, err error) {
-	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		found, err := collect(ctx, tx, scanSnapshot, selectSnapshots+` WHERE id = ?`, was.ID)
-		switch {
-		case err != nil:
-			return err
-		case len(found) == 0:
-			return ErrSnapshotNotFound(was.ID)
-		}
-		snap = found[0]
-		r, err := replicaOf(ctx, tx, was.ID)
-		if err != nil {
-			return err
-		}
-		if r == nil {
-			r = &Replica{}
-		}
-		self := x.s.Self()
-		over, err := x.goneFor(ctx, tx, Given, self, snap.Owner)
-		if err == nil {
-			err = r.TakesSnapshot(was, snap, self, over)
-		}
-		if err != nil {
-			return err
-		}
-		snap.Checkpoint, snap.Config, snap.Owner = made, config, self
-		return x.moveSnapshot(ctx, tx, snap)
+	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) (err error) {
+		snap, err = x.takeSnapshot(ctx, tx, Remade{was, made, config})
+		return err
 	})
 	return snap, x.s.explain(err, "take over snapshot %s", was.ID)
+}
+
+// takeSnapshot is TakeSnapshot in a transaction.
+func (x replicas) takeSnapshot(ctx context.Context, tx *sql.Tx, of Remade) (snap Snapshot, err error) {
+	found, err := collect(ctx, tx, scanSnapshot, selectSnapshots+` WHERE id = ?`, of.Was.ID)
+	switch {
+	case err != nil:
+		return snap, err
+	case len(found) == 0:
+		return snap, ErrSnapshotNotFound(of.Was.ID)
+	}
+	snap = found[0]
+	r, err := replicaOf(ctx, tx, of.Was.ID)
+	if err != nil {
+		return snap, err
+	}
+	if r == nil {
+		r = &Replica{}
+	}
+	self := x.s.Self()
+	over, err := x.goneFor(ctx, tx, Given, self, snap.Owner)
+	if err == nil {
+		err = r.TakesSnapshot(of.Was, snap, self, over)
+	}
+	if err != nil {
+		return snap, err
+	}
+	snap.Checkpoint, snap.Config, snap.Owner = of.Made, of.Config, self
+	return snap, x.moveSnapshot(ctx, tx, snap)
+}
+
+// TakeTemplate implements [Store].
+func (x replicas) TakeTemplate(ctx context.Context, t Template, results []Remade) error {
+	t = t.inUTC()
+	data, err := encode(t)
+	if err == nil {
+		err = x.s.write(ctx, t.Key, func(ctx context.Context, tx *sql.Tx) error {
+			has, err := x.takeTemplate(ctx, tx, t)
+			if err != nil {
+				return err
+			}
+			for _, of := range results {
+				if _, err := x.takeSnapshot(ctx, tx, of); err != nil {
+					return err
+				}
+			}
+			if err := x.settleResults(ctx, tx, has, t); err != nil {
+				return err
+			}
+			return x.s.storeTemplate(ctx, tx, t, data)
+		})
+	}
+	return x.s.explain(err, "take over template %s", t.ID)
+}
+
+// takeTemplate makes this server the owner of a template, and returns the stored one.
+func (x replicas) takeTemplate(ctx context.Context, tx *sql.Tx, t Template) (has Template, err error) {
+	found, err := collect(ctx, tx, scanTemplate, selectTemplates+` WHERE id = ?`, t.ID)
+	switch {
+	case err != nil:
+		return has, err
+	case len(found) == 0:
+		return has, ErrTemplateNotFound(t.ID)
+	}
+	has = found[0]
+	self := x.s.Self()
+	over, err := x.goneFor(ctx, tx, Given, self, has.Owner)
+	if err == nil {
+		err = t.Takes(has, self, over)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, `UPDATE templates SET owner = ? WHERE id = ?`, self, t.ID)
+	}
+	return has, err
+}
+
+// settleResults refuses a template of whose results one was left behind, and removes the
+// snapshots that it needed and needs no more.
+func (x replicas) settleResults(ctx context.Context, tx *sql.Tx, has, t Template) error {
+	needed := t.Snapshots()
+	for id := range has.Snapshots() {
+		if needed[id] {
+			left, err := holds(ctx, tx, `SELECT 1 FROM snapshots WHERE id = ? AND owner <> ?`, id, x.s.Self())
+			if err == nil && left {
+				err = ErrSnapshotNotReplicated(id)
+			}
+			if err != nil {
+				return err
+			}
+		} else if _, err := tx.ExecContext(ctx, `DELETE FROM snapshots WHERE id = ? AND owner = ?`, id, has.Owner); err != nil {
+			return err
+		}
+	}
+	return changed(ctx, tx, KindSnapshots)
 }
 
 // moveSnapshot stores that a snapshot has another owner, with what that has made of it.

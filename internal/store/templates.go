@@ -134,6 +134,33 @@ func (t *Template) Snapshots() map[string]bool {
 	return needed
 }
 
+// HasResult reports whether a tag of the template names a snapshot.
+func (t *Template) HasResult(snapshot string) bool {
+	for _, tag := range t.Tags {
+		if tag.Snapshot == snapshot {
+			return true
+		}
+	}
+	return false
+}
+
+// FailUnfinished fails the builds that have not come to their end, and reports whether there
+// were any.
+func (t *Template) FailUnfinished(why string, at time.Time) (changed bool) {
+	for i := range t.Builds {
+		if x := &t.Builds[i]; !x.Status.Over() {
+			x.Fail("", why, at)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// Fail notes that a build has failed.
+func (b *Build) Fail(step, why string, at time.Time) {
+	b.Status, b.Reason, b.FinishedAt = BuildFailed, &BuildReason{Text: why, Step: step}, at
+}
+
 // CalledBy returns by what an API key names the template: its id, unless it is its own.
 func (t *Template) CalledBy(key string) string {
 	if t.Key == key {
@@ -266,16 +293,21 @@ func (b builtTemplates) PutTemplate(ctx context.Context, t Template) error {
 	data, err := encode(t)
 	if err == nil {
 		err = b.s.write(ctx, t.Key, func(ctx context.Context, tx *sql.Tx) error {
-			if err := b.putTemplate(ctx, tx, t, data); err != nil {
-				return err
-			}
-			if err := putBuilds(ctx, tx, t); err != nil {
-				return err
-			}
-			return changed(ctx, tx, KindTemplates)
+			return b.storeTemplate(ctx, tx, t, data)
 		})
 	}
 	return b.s.explain(err, "store template %s", t.Name)
+}
+
+// storeTemplate is PutTemplate in a transaction.
+func (b builtTemplates) storeTemplate(ctx context.Context, tx *sql.Tx, t Template, data string) error {
+	if err := b.putTemplate(ctx, tx, t, data); err != nil {
+		return err
+	}
+	if err := putBuilds(ctx, tx, t); err != nil {
+		return err
+	}
+	return changed(ctx, tx, KindTemplates)
 }
 
 // inUTC returns t with its times in UTC, sharing nothing that it changed.
@@ -381,11 +413,11 @@ func addBuild(ctx context.Context, tx *sql.Tx, t Template, x Build) error {
 
 // Templates implements [Store].
 func (b builtTemplates) Templates(ctx context.Context) ([]Template, error) {
-	all, err := collect(ctx, b.s.reader, scanTemplate, selectTemplates)
+	all, err := collect(ctx, b.s.reader, scanTemplate, selectTemplates+` ORDER BY id`)
 	return all, b.s.explain(err, "read templates")
 }
 
-const selectTemplates = `SELECT id, rev, version, data, owner FROM templates ORDER BY id`
+const selectTemplates = `SELECT id, rev, version, data, owner FROM templates`
 
 func scanTemplate(rows *sql.Rows) (t Template, err error) {
 	var (

@@ -700,3 +700,92 @@ func TestSnapshotRemovedElsewhere(t *testing.T) {
 		t.Errorf("its name is not free: %v", err)
 	}
 }
+
+// TestTakeOverOfATemplate: another server goes on with a built template whose server's lease is
+// over, with all results or not at all; the one that had it keeps nothing of it.
+func TestTakeOverOfATemplate(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	const template = "t0000000000000000000a"
+	tpl := store.Template{ID: template, Name: "app", Key: "k", Tags: map[string]store.Tag{}, Builds: []store.Build{{ID: "b", Status: store.BuildReady}, {ID: "b2", Status: store.BuildWaiting}}}
+	if err := p.one.o.Store.PutTemplate(t.Context(), tpl); err != nil {
+		t.Fatal(err)
+	}
+	take := func(name string) store.Snapshot {
+		t.Helper()
+		snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: name, Build: "b"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snap
+	}
+	stored := func() store.Template {
+		t.Helper()
+		all, err := p.two.o.Store.Templates(t.Context())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		return all[0]
+	}
+	first, second, step := take("app"), take("app:v2"), take("")
+	tpl = stored()
+	tpl.Cache = []store.StepResult{{Hash: "h", Snapshot: step.ID}}
+	if err := p.one.o.Store.PutTemplate(t.Context(), tpl); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	for snap, want := range map[*store.Snapshot]store.Durability{&first: store.Replicated, &second: store.Replicated, &step: store.Local} {
+		if got, err := p.one.Snapshot("", snap.ID); err != nil || got.Durability != want {
+			t.Errorf("%q is %q, %v; want %q", snap.Name, got.Durability, err, want)
+		}
+	}
+	wantElsewhere(t, "while the lease lasts", p.two.TakeOver(t.Context(), template), template, "one")
+	p.leave(t, 0)
+
+	// One of the results cannot be read: nothing changes, and nothing is left of the others.
+	p.blobs.Fail = func(op, key string) error {
+		if op == "get" && strings.Contains(key, second.ID) {
+			return errors.New("the bucket is gone")
+		}
+		return nil
+	}
+	if err := p.two.TakeOver(t.Context(), template); err == nil || stored().Owner != "one" {
+		t.Errorf("taken over without one of its results: %v; it is of %q", err, stored().Owner)
+	}
+	testmode.Eventually(t, "nothing is left of what was fetched", func() bool {
+		layers, _ := p.two.o.Layers.Layers()
+		images, _ := p.two.o.Layers.Images()
+		return len(layers)+len(images) == 0
+	})
+	p.blobs.Fail = nil
+	if err := p.two.TakeOver(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+	if got := stored(); got.Owner != "two" || len(got.Cache) != 0 || len(got.Tags) != 2 || got.Builds[1].Status != store.BuildFailed || got.Builds[1].Reason == nil {
+		t.Errorf("it is %+v", got)
+	}
+	for _, snap := range []store.Snapshot{first, second} {
+		sb, err := p.two.Create(t.Context(), CreateRequest{Snapshot: snap.ID, Settings: wakes.Settings, Config: store.Config{Key: "k"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.wantCount(t, p.two, sb.ID, 2, 1)
+	}
+	if err := p.two.TakeOver(t.Context(), template); !store.IsChanged(err) {
+		t.Errorf("once more: %v", err)
+	}
+	if err := p.two.TakeOver(t.Context(), "t0000000000000000000b"); code(err) != "template_not_found" {
+		t.Errorf("one that there is not: %v", err)
+	}
+	if err := errors.Join(p.one.Renew(t, time.Hour), p.one.Disown(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if all := p.one.OwnSnapshots(); len(all) != 0 {
+		t.Errorf("who had it has %+v", all)
+	}
+	kill(t, p.one, id)
+	for _, snap := range []store.Snapshot{first, second, step} {
+		wantParts(t, p.one, snap.Checkpoint, false)
+	}
+}

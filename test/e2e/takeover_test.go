@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -187,6 +188,100 @@ func wantNowhere(t *testing.T, dir, text string) {
 	if err != nil || files < 2 {
 		t.Errorf("%d files in %s, %v", files, dir, err)
 	}
+}
+
+// TestTakeOverOfTemplate: a template that was built on a server that is gone is there for all
+// others, with all its tags; it is built anew there, and the server that comes back has nothing
+// of it. A build that ran there has failed.
+func TestTakeOverOfTemplate(t *testing.T) {
+	t.Parallel()
+	ctx := deadline(t, 6*time.Minute)
+	all := startCluster(t, 3, "--blobs", t.TempDir())
+	a, b, c := all[0], all[1], all[2]
+	say := func(text string) recipeStep { return runs("echo " + text + " >/var/tmp/said") }
+	if r := a.buildTemplate(ctx, "app", "base", say("one")); r.Status != "ready" {
+		t.Fatalf("%+v", r)
+	}
+	a.call(ctx, http.MethodPost, "/templates/tags", `{"target":"app","tags":["v2"]}`, nil)
+	for _, name := range []string{"app", "app:v2"} {
+		eventually(t, time.Minute, name+" is in object storage", func() error {
+			is, err := client.NewSnapshots(a.client).Get(ctx, name)
+			if err == nil && is.Durability != client.Replicated {
+				err = fmt.Errorf("it is %q", is.Durability)
+			}
+			return err
+		})
+	}
+	build := a.requestBuild(ctx, "slow")
+	a.startBuild(ctx, "slow", build, "base", runs("sleep 600"))
+	eventually(t, time.Minute, "the step runs", func() error {
+		if r := b.buildStatus(ctx, "slow", build); !strings.Contains(r.log(), "sleep") {
+			return errors.New(r.log())
+		}
+		return nil
+	})
+	a.crash()
+
+	saying := func(s *server, from, text string) *client.Sandbox {
+		t.Helper()
+		var sb *client.Sandbox
+		eventually(t, time.Minute, "a sandbox is created from "+from, func() (err error) {
+			sb, err = s.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Template: from})
+			return err
+		})
+		if out, said := run(ctx, t, sb, "cat", "/var/tmp/said"); out.Code != 0 || said != text+"\n" {
+			t.Errorf("a sandbox of %s: %+v %q", from, out, said)
+		}
+		return sb
+	}
+	first := saying(b, "app", "one")
+	second := saying(c, "app:v2", "one")
+	if is, of := serverOfSandbox(ctx, t, b, first.ID), serverOfSandbox(ctx, t, c, second.ID); is != of || is == serverOf(t, a) {
+		t.Errorf("sandboxes of one template are on %s and %s; %s is gone", is, of, serverOf(t, a))
+	}
+	if r := c.buildTemplate(ctx, "app", "base", say("two")); r.Status != "ready" {
+		t.Errorf("built anew: %+v", r)
+	}
+	saying(b, "app", "two")
+	saying(b, "app:v2", "one")
+	if r := c.awaitBuild(ctx, "slow", build); r.Status != "error" || r.Reason == nil || !strings.Contains(r.Reason.Message, "build again") {
+		t.Errorf("the build that ran on a server that is gone: %+v", r)
+	}
+
+	a.start()
+	saying(a, "app", "two")
+	for _, s := range all {
+		var list []struct{ TemplateID string }
+		if s.call(ctx, http.MethodGet, "/templates", "", &list); len(list) != 3 { // with base
+			t.Errorf("the templates are %+v", list)
+		}
+	}
+	eventually(t, time.Minute, "who had it has nothing of it", func() error {
+		layers, err := os.ReadDir(filepath.Join(a.dir, "layers"))
+		if err == nil && len(layers) > 0 {
+			err = fmt.Errorf("it has %v", layers)
+		}
+		return err
+	})
+	a.call(ctx, http.MethodDelete, "/templates/app", "", nil)
+	for _, s := range all {
+		_, err := s.client.Create(ctx, client.CreateOptions{Template: "app"})
+		wantCode(t, err, "a template that was deleted", "template_not_found")
+	}
+	if r := a.buildTemplate(ctx, "app", "base", say("three")); r.Status != "ready" {
+		t.Errorf("under the name of one that was deleted: %+v", r)
+	}
+	saying(c, "app", "three")
+}
+
+// serverOfSandbox returns the server that has a sandbox.
+func serverOfSandbox(ctx context.Context, t *testing.T, by *server, id string) string {
+	t.Helper()
+	is, err := by.client.Get(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return is.Server
 }
 
 // TestTakeOverFromBucket has the copies in object storage, for which there are no

@@ -202,7 +202,7 @@ func (w *Workshop) Drop(ctx context.Context, snapshot string) error {
 }
 
 func unlessGone(err error) error {
-	if errdef.Is(err, errdef.NotFound) {
+	if _, elsewhere := store.Elsewhere(err); elsewhere || errdef.Is(err, errdef.NotFound) {
 		return nil
 	}
 	return err

@@ -738,11 +738,17 @@ func (s *Store) RemoveSnapshot(_ context.Context, id string) error {
 	if err := s.own("snapshot", id, s.d.snaps[i].owner); err != nil {
 		return err
 	}
-	s.d.parts.drop(id, s.d.snaps[i].parts)
-	delete(s.d.replicas, id)
-	s.d.changed(store.KindSnapshots)
-	s.d.snaps = slices.Delete(s.d.snaps, i, i+1)
+	s.d.removeSnapshot(i)
 	return nil
+}
+
+// removeSnapshot removes one by where it is.
+func (d *Data) removeSnapshot(i int) {
+	id := d.snaps[i].id
+	d.parts.drop(id, d.snaps[i].parts)
+	delete(d.replicas, id)
+	d.changed(store.KindSnapshots)
+	d.snaps = slices.Delete(d.snaps, i, i+1)
 }
 
 // PutWebhook implements store.Store.

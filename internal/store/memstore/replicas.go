@@ -95,30 +95,94 @@ func (x replicas) TakeSnapshot(_ context.Context, was store.Snapshot, made lifec
 	}
 	d := x.s.d
 	defer d.mu.Unlock()
-	i := d.snapshot(was.ID)
+	take, err := x.takeSnapshot(store.Remade{Was: was, Made: made, Config: config})
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	take()
+	return d.snaps[d.snapshot(was.ID)].read(d)
+}
+
+// takeSnapshot returns what takes a snapshot over, where that may be.
+func (x replicas) takeSnapshot(of store.Remade) (take func(), err error) {
+	d := x.s.d
+	i := d.snapshot(of.Was.ID)
 	if i < 0 {
-		return store.Snapshot{}, store.ErrSnapshotNotFound(was.ID)
+		return nil, store.ErrSnapshotNotFound(of.Was.ID)
 	}
 	snap, err := d.snaps[i].read(d)
 	if err != nil {
-		return snap, err
+		return nil, err
 	}
 	r := d.replicas[snap.ID]
-	if err := r.TakesSnapshot(was, snap, x.s.server, store.Given(d.all(), x.s.server, snap.Owner)); err != nil {
-		return snap, err
+	if err := r.TakesSnapshot(of.Was, snap, x.s.server, store.Given(d.all(), x.s.server, snap.Owner)); err != nil {
+		return nil, err
 	}
-	snap.Checkpoint, snap.Config, snap.Owner = made, config, x.s.server
+	snap.Checkpoint, snap.Config, snap.Owner = of.Made, of.Config, x.s.server
 	data, err := encode(snap)
-	if err != nil {
-		return snap, err
-	}
+	return func() { x.moveSnapshot(i, snap, r, data) }, err
+}
+
+// moveSnapshot stores that a snapshot has another owner, with what that has made of it.
+func (x replicas) moveSnapshot(i int, snap store.Snapshot, r store.Replica, data []byte) {
+	d := x.s.d
 	d.parts.drop(snap.ID, d.snaps[i].parts)
 	d.snaps[i] = snapshot{snap.ID, snap.Key, snap.Name, snap.Owner, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
 	d.parts.hold(snap.ID, d.snaps[i].parts, true)
-	r.Checkpoint = made.ID
+	r.Checkpoint = snap.Checkpoint.ID
 	d.replicas[snap.ID] = r
 	d.changed(store.KindSnapshots)
-	return d.snaps[i].read(d)
+}
+
+// TakeTemplate implements store.Replicas.
+func (x replicas) TakeTemplate(_ context.Context, t store.Template, results []store.Remade) error {
+	if err := x.s.lock(); err != nil {
+		return err
+	}
+	d := x.s.d
+	defer d.mu.Unlock()
+	is, known := d.built[t.ID]
+	if !known {
+		return store.ErrTemplateNotFound(t.ID)
+	}
+	has, err := is.read()
+	if err == nil {
+		err = t.Takes(has, x.s.server, store.Given(d.all(), x.s.server, has.Owner))
+	}
+	if err != nil {
+		return err
+	}
+	takes, left := []func(){}, has.Snapshots()
+	for _, of := range results {
+		take, err := x.takeSnapshot(of)
+		if err != nil {
+			return err
+		}
+		takes = append(takes, take)
+		delete(left, of.Was.ID)
+	}
+	needed := t.Snapshots()
+	for id := range left {
+		if needed[id] && d.snapshot(id) >= 0 {
+			return store.ErrSnapshotNotReplicated(id)
+		}
+	}
+	is.owner = x.s.server
+	d.built[t.ID] = is
+	if err := x.s.putTemplate(t); err != nil {
+		is.owner = has.Owner
+		d.built[t.ID] = is
+		return err
+	}
+	for _, take := range takes {
+		take()
+	}
+	for id := range left {
+		if i := d.snapshot(id); i >= 0 && d.snaps[i].owner == has.Owner {
+			d.removeSnapshot(i)
+		}
+	}
+	return nil
 }
 
 // Offer implements store.Replicas.

@@ -20,15 +20,20 @@ type template struct {
 
 // PutTemplate implements store.Store.
 func (s *Store) PutTemplate(_ context.Context, t store.Template) error {
+	if err := s.lock(); err != nil {
+		return err
+	}
+	defer s.d.mu.Unlock()
+	return s.putTemplate(t)
+}
+
+// putTemplate is PutTemplate with the lock.
+func (s *Store) putTemplate(t store.Template) error {
 	t = t.Copy()
 	data, err := encode(t)
 	if err != nil {
 		return fmt.Errorf("store template %s: %w", t.Name, err)
 	}
-	if err := s.lock(); err != nil {
-		return err
-	}
-	defer s.d.mu.Unlock()
 	has, known := s.d.built[t.ID]
 	switch {
 	case t.Rev > 0 && !known:
@@ -113,19 +118,28 @@ func (s *Store) Templates(context.Context) ([]store.Template, error) {
 	defer s.d.mu.Unlock()
 	var all []store.Template
 	for _, one := range s.d.built {
-		t, err := decode[store.Template](one.data)
+		t, err := one.read()
 		if err != nil {
-			return nil, fmt.Errorf("read template %s: %w", one.id, err)
+			return nil, err
 		}
-		for name, tag := range t.Tags {
-			tag.At = tag.At.UTC()
-			t.Tags[name] = tag
-		}
-		t.Rev, t.Owner = one.rev, one.owner
 		all = append(all, t)
 	}
 	slices.SortFunc(all, func(a, b store.Template) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
+}
+
+// read returns one as it was stored.
+func (x template) read() (store.Template, error) {
+	t, err := decode[store.Template](x.data)
+	if err != nil {
+		return t, fmt.Errorf("read template %s: %w", x.id, err)
+	}
+	for name, tag := range t.Tags {
+		tag.At = tag.At.UTC()
+		t.Tags[name] = tag
+	}
+	t.Rev, t.Owner = x.rev, x.owner
+	return t, nil
 }
 
 // RemoveTemplate implements store.Store.

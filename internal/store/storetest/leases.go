@@ -254,6 +254,11 @@ func writes() map[string]func(context.Context, store.Store) error {
 			_, err := s.TakeSnapshot(ctx, store.Snapshot{ID: "lost snapshot", Owner: "gone", Checkpoint: lifecycle.Checkpoint{ID: "cp"}}, lifecycle.Checkpoint{ID: "made"}, store.Config{})
 			return err
 		},
+		"TakeTemplate": func(ctx context.Context, s store.Store) error {
+			lost := built("lost template", "key-1", "lost")
+			lost.Owner, lost.Rev = "gone", 1
+			return s.TakeTemplate(ctx, lost, nil)
+		},
 		"DeleteWebhook": func(ctx context.Context, s store.Store) error { return s.DeleteWebhook(ctx, "w1") },
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
 		"Renew":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Renew(ctx, time.Hour) },

@@ -115,7 +115,7 @@ var (
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "SetDraining", "RemoveKey", "Take", "TakeSnapshot",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "SetDraining", "RemoveKey", "Take", "TakeSnapshot", "TakeTemplate",
 	}
 )
 

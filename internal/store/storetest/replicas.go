@@ -33,7 +33,7 @@ func putReplica(t *testing.T, s store.Store, sandbox, checkpoint string) store.R
 	return r
 }
 
-// lose adds a sandbox called lost and a snapshot, each with a replica, of a server called gone, whose lease has been over for as long as it takes.
+// lose adds a sandbox called lost and a snapshot, each with a replica, and a built template, of a server called gone, whose lease has been over for as long as it takes.
 func lose(t *testing.T, h harness, s store.Store) {
 	t.Helper()
 	gone := h.share(t, s)
@@ -42,6 +42,9 @@ func lose(t *testing.T, h harness, s store.Store) {
 	putReplica(t, gone, "lost", "cp")
 	snapshotOf(t, gone, "lost snapshot", "their source", memoryOf("cp", "layer cp"))
 	copySnapshot(t, gone, "lost snapshot", "cp")
+	if err := gone.PutTemplate(t.Context(), built("lost template", "key-1", "lost")); err != nil {
+		t.Fatal(err)
+	}
 	leave(t, gone, store.LostAfter)
 	if err := gone.Close(); err != nil {
 		t.Fatal(err)
@@ -773,4 +776,160 @@ func testTakeSnapshotRefused(t *testing.T, h harness) {
 		_, err := one.TakeSnapshot(t.Context(), store.Snapshot{ID: "a", Owner: "one", Checkpoint: lifecycle.Checkpoint{ID: "made"}}, memoryOf("again"), store.Config{})
 		return err
 	}(), "two")
+}
+
+// builtOn has a server build a template with two results, which are in object storage, and a
+// step, and returns what a server that takes it over makes of it.
+func builtOn(t *testing.T, s store.Store) (next store.Template, made []store.Remade) {
+	t.Helper()
+	next = built("t", "k", "app")
+	next.Builds = []store.Build{{ID: "b1", Status: store.BuildReady, CreatedAt: epoch}, {ID: "b2", Status: store.BuildRunning, CreatedAt: epoch}}
+	next.Cache = []store.StepResult{{Hash: "h", Snapshot: "step"}, {Hash: "g"}}
+	if err := s.PutTemplate(t.Context(), next); err != nil {
+		t.Fatal(err)
+	}
+	for i, snap := range []store.Snapshot{{ID: "s1", Name: "app"}, {ID: "s2", Name: "app:v2"}, {ID: "step"}, {ID: "other"}} {
+		snap.Key, snap.Sandbox, snap.CreatedAt, snap.Checkpoint, snap.Config.Build = "k", "box", utc(i), memoryOf("cp of "+snap.ID, "l of "+snap.ID), "b1"
+		if err := s.CommitSnapshot(t.Context(), snap, latest(t, s, sandbox("box", 1)), nil); err != nil {
+			t.Fatal(err)
+		}
+		if snap.Owner = s.Self(); snap.Name != "" {
+			copySnapshot(t, s, snap.ID, snap.Checkpoint.ID)
+			made = append(made, store.Remade{Was: snap, Made: memoryOf("made "+snap.ID, "m of "+snap.ID), Config: store.Config{Build: "b1", Template: "here"}})
+		}
+	}
+	next = only(t, templates(t, s))
+	next.Cache = nil
+	next.FailUnfinished("it is gone", utc(9))
+	return next, made
+}
+
+// testTakeTemplate: a server that is over loses a template to another, with its results; what its
+// steps have led to goes.
+func testTakeTemplate(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	next, made := builtOn(t, one)
+	if err := one.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	changes := changesOf(t, one)
+	if err := two.TakeTemplate(t.Context(), next, made); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []store.Kind{store.KindSnapshots, store.KindTemplates} {
+		if now := changesOf(t, one)[kind]; now <= changes[kind] {
+			t.Errorf("that a template was taken over is no change of %s: %d", kind, now)
+		}
+	}
+	want := next
+	want.Owner, want.Rev = "two", next.Rev+1
+	for _, s := range []store.Store{one, two} {
+		diff(t, "taken", only(t, templates(t, s)), want)
+		owners := map[string]string{}
+		for _, snap := range snapshots(t, s) {
+			owners[snap.ID+" "+snap.Checkpoint.ID] = snap.Owner
+		}
+		if want := map[string]string{"s1 made s1": "two", "s2 made s2": "two", "other cp of other": "one"}; !maps.Equal(owners, want) {
+			t.Errorf("the snapshots are %q, want %q", owners, want)
+		}
+		for id, want := range map[string]string{"s1": "made s1", "s2": "made s2"} {
+			if r, err := s.Replica(t.Context(), id); err != nil || r.Checkpoint != want {
+				t.Errorf("the replica of %s is %+v, %v", id, r, err)
+			}
+		}
+	}
+	wantNeeded(t, one, "", map[string]bool{"l of s1": false, "l of step": false, "l of other": true, "m of s1": false})
+	wantNeeded(t, two, "", map[string]bool{"m of s1": true, "m of s2": true, "l of s1": false})
+
+	// Who had it changes it no more, nor gives it a result.
+	wantElsewhere(t, "a change of the owner before", one.PutTemplate(t.Context(), want), "two")
+	wantElsewhere(t, "a removal by the owner before", one.RemoveTemplate(t.Context(), "t"), "two")
+	late := store.Snapshot{ID: "s3", Key: "k", Name: "app:v3", CreatedAt: epoch, Config: store.Config{Build: "b2"}}
+	wantElsewhere(t, "a result of the owner before", one.CommitSnapshot(t.Context(), late, latest(t, one, sandbox("box", 1)), nil), "two")
+	if err := two.PutTemplate(t.Context(), want); err != nil {
+		t.Error(err)
+	}
+	if err := two.RemoveTemplate(t.Context(), "t"); err != nil {
+		t.Error(err)
+	}
+}
+
+// testTakeTemplateRefused: nothing happens where a template may not be taken, or not all of it.
+func testTakeTemplateRefused(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	next, made := builtOn(t, one)
+	mine := built("mine", "k", "mine")
+	if err := two.PutTemplate(t.Context(), mine); err != nil {
+		t.Fatal(err)
+	}
+	mine.Rev = 1
+	with := func(change func(x *store.Template)) store.Template {
+		x := next.Copy()
+		change(&x)
+		return x
+	}
+	wantElsewhere(t, "while the lease lasts", two.TakeTemplate(t.Context(), next, made), "one")
+	leave(t, one, 0)
+	before := all(t, two)
+	delete(before, "servers")
+	refused := func(what, want string, x store.Template, made []store.Remade) {
+		t.Helper()
+		if err := two.TakeTemplate(t.Context(), x, made); code(err) != want || !store.Refused(err) {
+			t.Errorf("a template %s: %v, want code %q", what, err, want)
+		}
+		for kind, has := range all(t, two) {
+			if was, known := before[kind]; known && !reflect.DeepEqual(has, was) {
+				t.Fatalf("the take of a template %s has changed the %s: %+v, want %+v", what, kind, has, was)
+			}
+		}
+	}
+	refused("that is one's own", "record_changed", with(func(x *store.Template) { x.ID = "mine" }), nil)
+	refused("that is not there", "template_not_found", with(func(x *store.Template) { x.ID = "none" }), nil)
+	refused("of a third server", "on_another_server", with(func(x *store.Template) { x.Owner = "three" }), made)
+	refused("that has changed", "record_changed", with(func(x *store.Template) { x.Rev-- }), made)
+	refused("without one of its results", "not_replicated", next, made[:1])
+	changed := slices.Clone(made)
+	changed[1].Was.Checkpoint.ID = "before"
+	refused("with a result that has changed", "record_changed", next, changed)
+	changed[1].Was.ID = "unknown"
+	refused("with a result that is not there", "snapshot_not_found", next, changed)
+
+	if err := one.Renew(t.Context(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	copySnapshot(t, one, "s2", "cp before")
+	leave(t, one, 0)
+	before = all(t, two)
+	delete(before, "servers")
+	refused("with a result whose copy is of another checkpoint", "not_replicated", next, made)
+
+	removeSnapshot(t, one, "s2") // by hand
+	if err := two.TakeTemplate(t.Context(), next, made[:1]); err != nil {
+		t.Errorf("with what is there: %v", err)
+	}
+	diff(t, "two's own", templates(t, two)[0], func() store.Template { mine.Owner = "two"; return mine }())
+}
+
+// testTakeTemplateTogether: of the servers that take a template at once, one has all of it.
+func testTakeTemplateTogether(t *testing.T, h harness) {
+	const most = 4
+	gone := h.open(t)
+	claim(t, gone, server("gone", "away"), time.Hour)
+	next, made := builtOn(t, gone)
+	leave(t, gone, 0)
+	var stores []store.Store
+	for i := range most {
+		s := h.share(t, gone)
+		claim(t, s, server(fmt.Sprint("srv", i), fmt.Sprint("place", i)), time.Hour)
+		stores = append(stores, s)
+	}
+	if took := atOnce(t, most, errdef.Conflict, func(i int) error { return stores[i].TakeTemplate(t.Context(), next, made) }); took != 1 {
+		t.Errorf("%d servers have taken the template", took)
+	}
+	owner := only(t, templates(t, gone)).Owner
+	for _, snap := range snapshots(t, gone) {
+		if snap.Name != "" && snap.Owner != owner {
+			t.Errorf("result %s is of %q, and the template of %q", snap.ID, snap.Owner, owner)
+		}
+	}
 }

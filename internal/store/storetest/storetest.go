@@ -121,6 +121,9 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"SnapshotReplicas", testSnapshotReplicas},
 		{"TakeSnapshot", testTakeSnapshot},
 		{"TakeSnapshotRefused", testTakeSnapshotRefused},
+		{"TakeTemplate", testTakeTemplate},
+		{"TakeTemplateRefused", testTakeTemplateRefused},
+		{"TakeTemplateTogether", testTakeTemplateTogether},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}

@@ -461,17 +461,17 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			t.Errorf("before it is copied it is %q", got)
 		}
 		second := keep("s1", func(snap *store.Snapshot) { snap.Name = "tea" })
-		keep("result", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "cup" })
+		result := keep("s2", func(snap *store.Snapshot) { snap.Config.Build, snap.Name = "b", "cup" })
 		keep("passing", func(snap *store.Snapshot) { snap.Passing = true })
 		keep("undo", func(snap *store.Snapshot) { snap.Undo = true })
 		keep("step", func(snap *store.Snapshot) { snap.Config.Build = "b" })
 		w.drained()
 		Snapshots{w.Replicator}.Keep(snap)
 		w.drained()
-		if w.exported() != 2 {
+		if w.exported() != 3 {
 			t.Errorf("copied are %q", w.exports)
 		}
-		for _, x := range []store.Snapshot{snap, second} {
+		for _, x := range []store.Snapshot{snap, second, result} {
 			w.wantCopy(x.ID, "of "+x.ID, "a\n")
 			if r := w.replicas[x.ID]; r.Snapshot != x.ID || r.Sandbox != "" || !strings.HasPrefix(r.Index, "sandboxes/"+x.ID+"/") {
 				t.Errorf("its copy is %+v", r)
@@ -481,7 +481,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 			}
 		}
 		w.stop()
-		for _, id := range []string{"result", "passing", "undo", "step"} {
+		for _, id := range []string{"passing", "undo", "step"} {
 			delete(w.slept, id)
 		}
 		w.start()
@@ -489,7 +489,7 @@ func TestSnapshotsAreCopied(t *testing.T) {
 		w.drained()
 		w.end("s0")
 		synctest.Wait()
-		if w.exported() != 2 || len(w.keys()) != 2 {
+		if w.exported() != 3 || len(w.keys()) != 4 {
 			t.Errorf("copied are %q; left are %q", w.exports, w.keys())
 		}
 	})

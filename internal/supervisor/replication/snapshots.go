@@ -6,10 +6,11 @@ import "github.com/drowse-dev/drowse/internal/store"
 type Snapshots struct{ *Replicator }
 
 // Keep says that this server has a snapshot: it is copied, unless it has its copy. One that a
-// fork needs for a moment is not, nor the state before a restore, nor what a build has made: it
-// stays with its template, which its server alone builds anew.
+// fork needs for a moment is not, nor the state before a restore, nor what a step of a build has
+// led to, which has no name: whoever builds anew takes the step again.
 func (r Snapshots) Keep(snap store.Snapshot) {
-	if snap.Config.Build == "" && !snap.Passing && !snap.Undo {
+	step := snap.Config.Build != "" && snap.Name == ""
+	if !step && !snap.Passing && !snap.Undo {
 		want(r.Replicator, snap.ID, ofSnapshot, snap.Checkpoint.ID)
 	}
 }

@@ -3,6 +3,7 @@ package takeover
 import (
 	"context"
 	"io"
+	"slices"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -24,15 +25,20 @@ func (t *Taker) takeOverSnapshot(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	return t.fetch(ctx, of{
+	return t.fetch(ctx, t.snapshot(snap, func(a *moving.Arrival, replica store.Replica) error { return t.commitSnapshot(a, snap, replica) }))
+}
+
+// snapshot returns how a snapshot is read and judged.
+func (t *Taker) snapshot(snap store.Snapshot, commit func(a *moving.Arrival, replica store.Replica) error) of {
+	return of{
 		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) {
 			return t.o.Replicas.Open(ctx, moving.OfSnapshot(snap))
 		},
 		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
 			return t.o.Carrier.ExpectSnapshot(ctx, m, snap)
 		},
-		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commitSnapshot(a, snap, replica) },
-	})
+		commit: commit,
+	}
 }
 
 // maySnapshot returns why the store would refuse now that a snapshot is taken over.
@@ -50,25 +56,38 @@ func (t *Taker) maySnapshot(ctx context.Context, snap store.Snapshot) error {
 
 // commitSnapshot commits that this server has a snapshot, whose checkpoint is in its place.
 func (t *Taker) commitSnapshot(a *moving.Arrival, snap store.Snapshot, replica store.Replica) error {
-	err := t.decide(a.ID, func(ctx context.Context) (bool, error) {
-		all, err := t.o.Store.Snapshots(ctx)
-		for _, is := range all {
-			if is.ID == snap.ID {
-				return is.Owner == t.o.Store.Self() && is.Checkpoint.ID == a.Checkpoint.ID, err
-			}
-		}
-		return false, err
-	}, func(ctx context.Context) error {
-		_, err := t.o.Store.TakeSnapshot(ctx, snap, a.Checkpoint, a.Config)
+	made := store.Remade{Was: snap, Made: a.Checkpoint, Config: a.Config}
+	err := t.decide(a.ID, func(ctx context.Context) (bool, error) { return t.has(ctx, made) }, func(ctx context.Context) error {
+		_, err := t.o.Store.TakeSnapshot(ctx, made.Was, made.Made, made.Config)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	t.o.Log.Info("snapshot taken over", "snapshot", snap.ID, "name", snap.Name, "from", snap.Owner)
-	replica.Checkpoint = a.Checkpoint.ID
-	t.o.Replicas.Taken(replica)
-	t.o.Removals.Insist(func() error { return t.o.Shelf().RefreshSnapshots(context.WithoutCancel(t.ctx)) },
-		"a snapshot that was taken over cannot be read yet", "snapshot", snap.ID)
+	t.arriveSnapshots([]store.Remade{made}, []store.Replica{replica})
 	return nil
+}
+
+// has reports whether this server has snapshots as it has made them.
+func (t *Taker) has(ctx context.Context, made ...store.Remade) (bool, error) {
+	all, err := t.o.Store.Snapshots(ctx)
+	for _, x := range made {
+		if !slices.ContainsFunc(all, func(is store.Snapshot) bool {
+			return is.ID == x.Was.ID && is.Owner == t.o.Store.Self() && is.Checkpoint.ID == x.Made.ID
+		}) {
+			return false, err
+		}
+	}
+	return err == nil, err
+}
+
+// arriveSnapshots makes snapshots known that were taken, with their copies.
+func (t *Taker) arriveSnapshots(made []store.Remade, copies []store.Replica) {
+	for i, replica := range copies {
+		replica.Checkpoint = made[i].Made.ID
+		t.o.Replicas.Taken(replica)
+	}
+	t.o.Removals.Insist(func() error { return t.o.Shelf().RefreshSnapshots(context.WithoutCancel(t.ctx)) },
+		"what was taken over cannot be read yet")
 }

@@ -1,4 +1,4 @@
-// Package takeover moves sandboxes and snapshots from a server that is gone, and sandboxes from
+// Package takeover moves sandboxes, snapshots and built templates from a server that is gone, and sandboxes from
 // one that offers them, to one that is asked for them. Servers that have one database copy
 // what sleeps on them, and snapshots, to one object storage; what a server had is made again
 // from there. Whether it may be taken is decided by the store, in the commit. The one that
@@ -85,12 +85,15 @@ func (t *Taker) Leave(id string, remove func() error) {
 // New returns the Taker of a supervisor that works until ctx ends.
 func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} }
 
-// TakeOver makes a sandbox or a snapshot of another server, which is gone, this server's, and
-// returns when that is committed. A sandbox sleeps then. Until the commit, which
+// TakeOver makes a sandbox, a snapshot or a built template of another server, which is gone, this
+// server's, and returns when that is committed. A sandbox sleeps then. Until the commit, which
 // [store.Replicas] says what forbids, nothing has changed.
 func (t *Taker) TakeOver(ctx context.Context, id string) error {
-	if snapshots.IsID(id) {
+	switch {
+	case snapshots.IsID(id):
 		return t.takeOverSnapshot(ctx, id)
+	case !ids.Valid(id):
+		return t.takeOverTemplate(ctx, id)
 	}
 	return t.takeOver(ctx, id, "") // its server may have ended while it was moved
 }
@@ -152,7 +155,8 @@ func (t *Taker) fetch(ctx context.Context, x of) error {
 	return t.o.Carrier.Bring(ctx, a, r, t.o.Removals, func() error {
 		err := a.Place()
 		if err == nil {
-			if err = x.commit(a, replica); !store.Refused(err) {
+			err = x.commit(a, replica)
+			if err == nil || !store.Refused(err) && t.ctx.Err() != nil { // the next start sees it in the record
 				return err
 			}
 		}
