@@ -87,10 +87,15 @@ func drawn(t *testing.T, h history.History) string {
 
 // scene is one sandbox with a counting program in it, and what was seen of it.
 type scene struct {
-	s     *server
-	guest *guest
+	t       testing.TB
+	servers []*server // any of them is asked
+	guests  []*guest  // the sandbox, as it is seen through each of them
+	// uncertain reports whether a server, by its number, may have told what it knew last to who
+	// has asked it since an instant; nil for never.
+	uncertain func(via int, since int64) bool
 
-	mu sync.Mutex
+	mu       sync.Mutex
+	promised int64 // the last generation of which a pause was answered
 	history.History
 }
 
@@ -105,14 +110,9 @@ func (s *server) recordHistory(ctx context.Context, n uint64) history.History {
 		set.OnTimeout = lifecycle.Pause
 		set.AutoResume = rng.IntN(4) > 0
 	}
-	sc := &scene{s: s, History: history.History{Settings: set}}
+	sc := &scene{t: s.t, servers: []*server{s}, History: history.History{Settings: set}}
 	creator := &observer{sc: sc, n: 1, rng: rng}
-	done := creator.call(history.Create, 0)
-	sc.guest = &guest{s: s, sb: s.create(ctx, client.CreateOptions{
-		Timeout: set.Timeout, OnTimeout: client.Action(set.OnTimeout), AutoResume: &set.AutoResume,
-	})}
-	done(nil, func(op *history.Op) { op.Generation = 1 }) // the client does not tell
-	sc.guest.startCounter(ctx)
+	creator.create(ctx)
 
 	var clients sync.WaitGroup
 	for c := range historyClients {
@@ -125,9 +125,23 @@ func (s *server) recordHistory(ctx context.Context, n uint64) history.History {
 		})
 	}
 	clients.Wait()
-	creator.kill(ctx)
+	_ = creator.kill(ctx) // noted
 	sc.addLog(ctx)
 	return sc.History
+}
+
+// create makes the sandbox, and starts what counts in it.
+func (o *observer) create(ctx context.Context) {
+	set := o.sc.Settings
+	first := o.sc.servers[o.choose()]
+	done := o.call(history.Create, 0)
+	sb := first.create(ctx, client.CreateOptions{Timeout: set.Timeout, OnTimeout: client.Action(set.OnTimeout), AutoResume: &set.AutoResume})
+	done(nil, func(op *history.Op) { op.Generation = 1 }) // the client does not tell
+	g := &guest{s: first, sb: sb}
+	g.startCounter(ctx)
+	for _, s := range o.sc.servers {
+		o.sc.guests = append(o.sc.guests, g.through(ctx, s))
+	}
 }
 
 // startCounter starts what counts in the sandbox.
@@ -147,9 +161,9 @@ func (g *guest) startCounter(ctx context.Context) {
 // addLog adds what the sandbox did by itself. An entry was committed between
 // the time that it bears and that of the next.
 func (sc *scene) addLog(ctx context.Context) {
-	page, err := sc.s.client.Events(ctx, client.EventOptions{Sandbox: sc.guest.sb.ID, Limit: 1000})
+	page, err := sc.servers[0].client.Events(ctx, client.EventOptions{Sandbox: sc.id(), Limit: 1000})
 	if err != nil {
-		sc.s.t.Error(err)
+		sc.t.Error(err)
 		return
 	}
 	committed := stamp()
@@ -163,18 +177,38 @@ func (sc *scene) addLog(ctx context.Context) {
 	}
 }
 
+func (sc *scene) id() string { return sc.guests[0].sb.ID }
+
 // observer is one client.
 type observer struct {
 	sc  *scene
 	n   int
 	rng *rand.Rand
+	via int // the server that it asks next
 }
+
+// choose chooses the server that is asked next.
+func (o *observer) choose() int {
+	o.via = o.rng.IntN(len(o.sc.servers))
+	return o.via
+}
+
+// client is how that server is asked.
+func (o *observer) client() *client.Client { return o.sc.servers[o.via].client }
+
+func (o *observer) guest() *guest { return o.sc.guests[o.via] }
 
 // call notes a call and returns what notes its answer.
 func (o *observer) call(kind history.Kind, timeout time.Duration) func(err error, answer func(op *history.Op)) {
 	op := history.Op{Kind: kind, Client: o.n, Timeout: timeout, At: time.Now().Truncate(time.Microsecond), Call: stamp()}
+	if o.sc.Servers {
+		op.Via = fmt.Sprintf("via %d", o.via)
+	}
 	return func(err error, answer func(op *history.Op)) {
 		op.Return = stamp()
+		if o.sc.Servers {
+			err = ofServers(err)
+		}
 		op.Outcome, op.Err = outcomeOf(err), err
 		if e, ok := errors.AsType[*client.Error](err); ok && op.Outcome == history.Ended {
 			op.Reason = lifecycle.Reason(e.Cause)
@@ -217,7 +251,8 @@ func (o *observer) duration() time.Duration {
 func (o *observer) once(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, historyPatience)
 	defer cancel()
-	c, id := o.sc.s.client, o.sc.guest.sb.ID
+	o.choose()
+	c, id := o.client(), o.sc.id()
 	switch n := o.rng.IntN(1000); {
 	case n < 280:
 		o.exec(ctx, o.request)
@@ -225,31 +260,46 @@ func (o *observer) once(ctx context.Context) {
 		o.exec(ctx, o.command)
 	case n < 560:
 		done := o.call(history.Read, 0)
+		since := stamp()
 		info, err := c.Find(ctx, id)
+		if o.sc.uncertain != nil && o.sc.uncertain(o.via, since) {
+			err = errors.New("of a server that is cut off")
+		}
 		done(err, func(op *history.Op) { op.See(recordOf(info)) })
 	case n < 680:
-		done := o.call(history.Pause, 0)
-		done(c.Pause(ctx, id), nil)
+		_, _ = o.pause(ctx)
 	case n < 840:
-		d := o.duration()
-		done := o.call(history.Connect, d)
-		info, err := c.Resume(ctx, id, d)
-		done(err, func(op *history.Op) { op.Generation, op.End = info.Generation, info.EndAt })
+		_ = o.connect(ctx, o.duration())
 	case n < 990:
 		d := o.duration()
 		done := o.call(history.SetTimeout, d)
 		end, err := o.setTimeout(ctx, d)
 		done(err, func(op *history.Op) { op.End = end })
+	case o.sc.Servers && n < 998: // it is to be seen for longer
 	default:
-		o.kill(ctx)
+		_ = o.kill(ctx) // noted, as each
 	}
+}
+
+func (o *observer) pause(ctx context.Context) (client.Info, error) {
+	done := o.call(history.Pause, 0)
+	info, err := o.client().PauseWith(ctx, o.sc.id(), "")
+	done(err, func(*history.Op) { o.sc.promised = max(o.sc.promised, info.Generation) })
+	return info, err
+}
+
+func (o *observer) connect(ctx context.Context, d time.Duration) error {
+	done := o.call(history.Connect, d)
+	info, err := o.client().Resume(ctx, o.sc.id(), d)
+	done(err, func(op *history.Op) { op.Generation, op.End = info.Generation, info.EndAt })
+	return err
 }
 
 // setTimeout returns the end that was granted, which the client does not tell.
 func (o *observer) setTimeout(ctx context.Context, d time.Duration) (time.Time, error) {
 	header := http.Header{"X-Api-Key": {apiKey}, "Content-Type": {"application/json"}}
 	body := fmt.Sprintf(`{"timeoutSeconds": %f}`, d.Seconds())
-	got, err := o.sc.s.raw(ctx, http.MethodPost, "/v1/sandboxes/"+o.sc.guest.sb.ID+"/timeout", header, strings.NewReader(body))
+	got, err := o.sc.servers[o.via].raw(ctx, http.MethodPost, "/v1/sandboxes/"+o.sc.id()+"/timeout", header, strings.NewReader(body))
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -269,9 +319,11 @@ func (o *observer) setTimeout(ctx context.Context, d time.Duration) (time.Time, 
 	return answer.EndAt, nil
 }
 
-func (o *observer) kill(ctx context.Context) {
+func (o *observer) kill(ctx context.Context) error {
 	done := o.call(history.Kill, 0)
-	done(o.sc.s.client.Kill(ctx, o.sc.guest.sb.ID), nil)
+	err := o.client().Kill(ctx, o.sc.id())
+	done(err, nil)
+	return err
 }
 
 // recordOf is what a client knows of a record.
@@ -297,12 +349,17 @@ type counted struct {
 func (o *observer) exec(ctx context.Context, count func(ctx context.Context) (counted, error)) {
 	access, counting, cut := o.call(history.Access, 0), o.call(history.Count, 0), o.call(history.Cut, 0)
 	got, err := count(ctx)
+	if o.sc.Servers {
+		err = ofServers(err)
+	}
 	generation, _ := strconv.ParseInt(got.Generation, 10, 64)
 	answer := func(op *history.Op) { op.Generation, op.Count = generation, got.Count }
 	access(err, answer)
 	switch outcomeOf(err) {
 	case history.Unknown:
-		cut(nil, nil)
+		if !o.sc.Servers { // where servers come and go connections break with them
+			cut(nil, nil)
+		}
 		counting(err, nil)
 	case history.OK:
 		counting(nil, answer)
@@ -311,7 +368,7 @@ func (o *observer) exec(ctx context.Context, count func(ctx context.Context) (co
 
 // request is a way in through a port.
 func (o *observer) request(ctx context.Context) (got counted, err error) {
-	req, err := o.sc.guest.sb.Request(ctx, http.MethodPost, guestPort, "/", nil)
+	req, err := o.guest().sb.Request(ctx, http.MethodPost, guestPort, "/", nil)
 	if err != nil {
 		return got, err
 	}
@@ -338,6 +395,12 @@ func refusal(status int, body []byte) error {
 		return client.ErrInterrupted
 	}
 	e := &client.Error{Status: status, Message: string(body)}
+	var told struct {
+		ErrorCode string `json:"error_code"`
+	}
+	if json.Unmarshal(body, &told) == nil { // what is not routed is told in text
+		e.Code = told.ErrorCode
+	}
 	if status == http.StatusBadGateway && bytes.Contains(body, []byte("not found")) {
 		e.Code = "sandbox_not_running"
 	}
@@ -347,7 +410,7 @@ func refusal(status int, body []byte) error {
 // command is a way in through the agent, which starts a process.
 func (o *observer) command(ctx context.Context) (got counted, err error) {
 	var out bytes.Buffer
-	exit, err := o.sc.guest.sb.Run(ctx, client.Command{Args: []string{"./guest", "count"}, Stdout: &out, Stderr: &out})
+	exit, err := o.guest().sb.Run(ctx, client.Command{Args: []string{"./guest", "count"}, Stdout: &out, Stderr: &out})
 	if err != nil {
 		return got, err
 	}

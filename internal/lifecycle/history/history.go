@@ -45,6 +45,7 @@ const (
 	Connect    Kind = "connect"
 	SetTimeout Kind = "set timeout"
 	Kill       Kind = "kill"
+	Move       Kind = "move" // to another server
 	Read       Kind = "read" // look from outside
 )
 
@@ -74,7 +75,8 @@ type Op struct {
 	Timeout time.Duration // asked for
 
 	Outcome    Outcome
-	Err        error // for people
+	Err        error  // for people
+	Via        string // for people: the server that was asked, where there are several
 	Generation int64
 	Count      int64
 	End        time.Time // of the soft timeout; zero if the caller was not told
@@ -158,6 +160,26 @@ type History struct {
 	Ops     []Op
 }
 
+// Text lists the history for people, in the order of the calls, in milliseconds since the first.
+// What was not answered has no end.
+func (h History) Text() string {
+	ops := slices.SortedStableFunc(slices.Values(h.Ops), func(x, y Op) int { return cmp.Compare(x.Call, y.Call) })
+	var text strings.Builder
+	for _, o := range ops {
+		who, end := "log", "?"
+		if o.Client != 0 {
+			who = strings.TrimSpace(fmt.Sprintf("client %d %s", o.Client, o.Via))
+		}
+		if o.Outcome != Unknown {
+			end = milliseconds(o.Return - ops[0].Call)
+		}
+		fmt.Fprintf(&text, "%10s to %10s  %-22s %s\n", milliseconds(o.Call-ops[0].Call), end, who, &o)
+	}
+	return text.String()
+}
+
+func milliseconds(instant int64) string { return fmt.Sprintf("%.1f", float64(instant)/1e6) }
+
 // Check returns nil if the history is in order, and an error if it is not or if
 // that cannot be told within so long.
 func (h History) Check(within time.Duration) error {
@@ -168,10 +190,34 @@ func (h History) Check(within time.Duration) error {
 		return fmt.Errorf("in a history of %d operations on one sandbox nobody can have counted to %d", len(h.Ops), n)
 	}
 	result := porcupine.CheckOperationsTimeout(h.model(), h.operations(), within)
-	if result == porcupine.Ok {
+	switch result {
+	case porcupine.Ok:
 		return nil
+	case porcupine.Illegal:
+		return fmt.Errorf("a history of %d operations on one sandbox is %s: nothing that can have been before it explains this: %s", len(h.Ops), result, h.unexplained(within))
 	}
 	return fmt.Errorf("a history of %d operations on one sandbox is %s", len(h.Ops), result)
+}
+
+// unexplained returns the operation that returned first of those that the longest order which
+// the model allows does not have.
+func (h History) unexplained(within time.Duration) *Op {
+	ops := h.operations()
+	_, info := porcupine.CheckOperationsVerbose(h.model(), ops, within)
+	ordered := map[any]bool{}
+	for _, partial := range info.PartialLinearizationsOperations() {
+		for _, longest := range partial {
+			if len(longest) > len(ordered) {
+				clear(ordered)
+				for _, o := range longest {
+					ordered[o.Input] = true
+				}
+			}
+		}
+	}
+	ops = slices.DeleteFunc(ops, func(o porcupine.Operation) bool { return ordered[o.Input] })
+	first := slices.MinFunc(ops, func(x, y porcupine.Operation) int { return cmp.Compare(x.Return, y.Return) })
+	return first.Input.(*Op)
 }
 
 // Draw writes a picture of the history and of how far it is in order, as a page
@@ -282,6 +328,10 @@ func causes(change *Op) []Kind {
 		return []Kind{Create}
 	case change.Kind == pausing && change.Cause == lifecycle.CauseCall:
 		return []Kind{Pause}
+	case change.Kind == pausing && change.Cause == lifecycle.CauseMove, change.Kind == moved && change.Cause == lifecycle.CauseMove:
+		return []Kind{Move}
+	case change.Kind == resuming && change.Cause == lifecycle.CauseMove: // a server that was started again goes on with a move
+		return nil
 	case change.Kind == resuming && change.Cause == lifecycle.CauseCall:
 		return []Kind{Resume, Connect}
 	case change.Kind == resuming:

@@ -52,6 +52,9 @@ type state struct {
 	// before is the end that has just been replaced, 0 if none has.
 	before int64
 	reason lifecycle.Reason
+	// carried is the end with which it goes on after a move, and whether that was told.
+	carried     int64
+	carriedTold bool
 	// automatic is of the pause in flight. An explicit one that joins it is not
 	// told.
 	automatic bool
@@ -168,24 +171,37 @@ func (m model) changes(s state, o *Op) (state, bool) {
 	case running:
 		return next.started(o).atLeast(o.At.Add(m.Timeout)), s.phase == lifecycle.Creating && o.Generation == 1
 	case pausing:
-		next.phase, next.automatic = lifecycle.Pausing, o.Cause != lifecycle.CauseCall
-		return next, s.serves() && (o.Cause == lifecycle.CauseCall || due && m.OnTimeout == lifecycle.Pause || m.servers && o.Cause == lifecycle.CauseShutdown)
+		asked := o.Cause == lifecycle.CauseCall || m.servers && o.Cause == lifecycle.CauseMove
+		next.phase, next.automatic = lifecycle.Pausing, !asked
+		return next, s.serves() && (asked || due && m.OnTimeout == lifecycle.Pause || m.servers && o.Cause == lifecycle.CauseShutdown)
 	case paused:
 		next.is, next.phase, next.end, next.told = lifecycle.Paused, lifecycle.None, 0, true
 		next.saved, next.slept = s.count, true
+		if o.Cause == lifecycle.CauseMove {
+			next.carried, next.carriedTold = s.end, s.told
+		}
 		return next, s.phase == lifecycle.Pausing
 	case pauseCancelled:
 		next.phase = lifecycle.None
 		return next.atLeast(o.At.Add(m.afterWake())), s.phase == lifecycle.Pausing && m.AutoResume
 	case resuming:
 		next.phase = lifecycle.Resuming
-		return next, s.sleeps() && (o.Cause == lifecycle.CauseCall || m.AutoResume)
+		byMove := m.servers && o.Cause == lifecycle.CauseMove
+		if !byMove {
+			next.carried = 0
+		}
+		return next, s.sleeps() && (o.Cause == lifecycle.CauseCall || m.AutoResume || byMove && s.carried != 0)
 	case resumed:
+		ok := s.phase == lifecycle.Resuming && o.Generation == s.generation+1
+		if o.Cause == lifecycle.CauseMove {
+			next.end, next.told, next.carried = s.carried, s.carriedTold, 0
+			return next.started(o), ok
+		}
 		least := o.At
 		if o.Cause == lifecycle.CauseAccess {
 			least = least.Add(m.afterWake())
 		}
-		return next.started(o).atLeast(least), s.phase == lifecycle.Resuming && o.Generation == s.generation+1
+		return next.started(o).atLeast(least), ok
 	case timeoutSet:
 		next.before = s.end
 		return next.atLeast(o.At), s.serves()
@@ -281,6 +297,8 @@ func (m model) succeeds(s state, o *Op) (state, bool) {
 	case SetTimeout:
 		again := s.told && s.allows(o) // in the same instant, which is no change
 		return s.learns(o), s.serves() && (s.setBy(o) || again)
+	case Move:
+		return s, s.is != lifecycle.Terminated
 	case Kill:
 		return s, s.is == lifecycle.Terminated
 	case Read:
