@@ -8,6 +8,7 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
 	"github.com/drowse-dev/drowse/internal/audit"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -68,7 +69,7 @@ func (b *touched) again(r *http.Request) (io.ReadCloser, bool) {
 }
 
 // forward passes a request on if its path says to whom, or if err does, with which a
-// handler has ended. It returns false, and the error to be answered, if nothing was.
+// handler has ended, or if the sandbox of its path is not here any more. It returns false, and the error to be answered, if nothing was.
 func forward(w http.ResponseWriter, r *http.Request, err error) (done bool, _ error) {
 	f, ok := r.Context().Value(forwardingKey{}).(*forwarding)
 	if !ok {
@@ -84,6 +85,11 @@ func forward(w http.ResponseWriter, r *http.Request, err error) (done bool, _ er
 		}
 	case err == nil:
 		server, err = f.to.HolderOf(r)
+	case errdef.CodeOf(err) == "sandbox_not_found": // the request waited here, and the sandbox has gone to another server
+		var failed error
+		if server, failed = f.to.HolderOf(r); failed != nil {
+			return false, failed
+		}
 	}
 	if server == "" && !elsewhere {
 		return false, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
 	"github.com/drowse-dev/drowse/internal/store"
 )
@@ -17,14 +18,19 @@ import (
 // elsewhere is a Forwarder to a server that answers with the body that it got.
 type elsewhere struct {
 	holder string
-	lost   error // why a server cannot be found
-	fails  error // why the server does not answer
-	here   bool  // this server has taken it over
-	gone   error // why it could not
+	later  string // has it when it was looked for here in vain
+	lost   error  // why a server cannot be found
+	fails  error  // why the server does not answer
+	here   bool   // this server has taken it over
+	gone   error  // why it could not
 	got    []string
 }
 
-func (e *elsewhere) HolderOf(*http.Request) (string, error) { return e.holder, e.lost }
+func (e *elsewhere) HolderOf(*http.Request) (string, error) {
+	holder := e.holder
+	e.holder = e.later
+	return holder, e.lost
+}
 
 func (e *elsewhere) HolderNow(_ context.Context, err error) (string, error) {
 	server, _ := store.Elsewhere(err)
@@ -53,6 +59,7 @@ func (e *elsewhere) Forward(w http.ResponseWriter, r *http.Request, server strin
 // what it cannot pass on.
 func TestForwarding(t *testing.T) {
 	gone := errors.New("it is down")
+	missing := errdef.New(errdef.NotFound, "sandbox_not_found", "it is not here")
 	elsewhereErr := store.ErrElsewhere("volume data", "srv_b")
 	for name, tt := range map[string]struct {
 		to       elsewhere
@@ -75,6 +82,8 @@ func TestForwarding(t *testing.T) {
 		"the server of its body is down":     {to: elsewhere{fails: gone}, reads: -1, err: elsewhereErr, body: "text", handled: true, answered: gone},
 		"it was taken over":                  {to: elsewhere{here: true}, reads: -1, err: elsewhereErr, body: "text", handled: true, want: " text"},
 		"it could not be taken over":         {to: elsewhere{gone: gone}, reads: -1, err: elsewhereErr, body: "text", handled: true, answered: gone},
+		"it has gone away meanwhile":         {to: elsewhere{later: "srv_c"}, reads: -1, err: missing, body: "text", handled: true, want: "srv_c text"},
+		"there is none":                      {reads: -1, err: missing, body: "text", handled: true, answered: missing},
 		"its handler fails for other causes": {err: gone, handled: true, answered: gone},
 	} {
 		t.Run(name, func(t *testing.T) {
