@@ -32,7 +32,7 @@ type Room struct {
 
 // Draining is how far a server is that gives what it has to others, as it said last.
 type Draining struct {
-	Left  int    `json:"left"`            // sandboxes and snapshots that it has still
+	Left  int    `json:"left"`            // sandboxes, snapshots and templates that it has still
 	Stay  int    `json:"stay"`            // of these, that were tried and could not go
 	Cause string `json:"cause,omitempty"` // why the last of these could not
 }
@@ -68,8 +68,8 @@ func Move(ctx context.Context, c *Client, id, server string) (Info, error) {
 	return info, nil
 }
 
-// Drain has a server of the database give its sandboxes and snapshots to others, one after the
-// other, and returns when that is on record, not when it is done: see [Server.Drain]. The server
+// Drain has a server of the database give its sandboxes, snapshots and built templates to others, one
+// after the other, and returns when that is on record, not when it is done: see [Server.Drain]. The server
 // serves meanwhile. With draining false, it stops that. It needs an admin key.
 //
 // ErrNotFound: there is no such server.

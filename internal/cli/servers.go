@@ -80,9 +80,9 @@ func drainCommand(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain SERVER [flags]",
 		Short: "give what a server has to the others of its database",
-		Long: `Drain a server: it gives its sandboxes and snapshots to other servers that have the
-same PostgreSQL database and object storage, one after the other, and serves
-meanwhile. Sandboxes that run, run on there, as by drowse move. What is made on it
+		Long: `Drain a server: it gives its sandboxes, snapshots and built templates to other servers
+that have the same PostgreSQL database and object storage, one after the other, and
+serves meanwhile. Sandboxes that run, run on there, as by drowse move. What is made on it
 nevertheless goes too. It is drained until --undo, over starts as well.
 
 The command waits until nothing is left; interrupt it, and the server goes on. If

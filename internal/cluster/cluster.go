@@ -47,6 +47,8 @@ type Options struct {
 	// Sandboxes returns those that this server has, and Snapshots all that are known here.
 	Sandboxes func(ctx context.Context) ([]store.Sandbox, error)
 	Snapshots func() []store.Snapshot
+	// Templates returns all that were built, of all servers.
+	Templates func(ctx context.Context) ([]store.Template, error)
 	// OwnerOf returns the server that has a snapshot or a built template now, and the id under
 	// which it is taken over: a result of a build goes with its template. This server knows then
 	// what it has of it.
@@ -75,10 +77,10 @@ type Cluster struct {
 	takes    takes
 	leaves   takes         // sandboxes that have no room here to wake
 	turns    chan struct{} // taken by those who take over
+	drain    drain
 
 	mu      sync.Mutex
 	holders map[string]holder
-	drain   drain
 	servers map[string]store.Server
 	asOf    time.Time // when servers was read
 	forgot  time.Time // when something has moved last: what was read before does not count
@@ -110,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{o: o, looks: make(chan struct{}, mostLooks), turns: make(chan struct{}, mostTakes), holders: map[string]holder{}}
+	c.drain.Cluster = c
 	if c.identity, err = newIdentity(secret, o.Store.Self()); err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
-// TestDrainOnce: a server that is drained gives away what sleeps, what runs, and snapshots, and says
+// TestDrainOnce: a server that is drained gives away what sleeps, what runs, snapshots and templates, and says
 // what stays, and why; what was refused is not tried again at once. Otherwise it gives away nothing.
 func TestDrainOnce(t *testing.T) {
 	const asleep, volumes, refuses, kept, result = "iasleep00000000000000", "ivolumes0000000000000", "irefuses0000000000000", "saaaaaaaaaaaaaaaaaaaa", "sbbbbbbbbbbbbbbbbbbbb"
@@ -25,6 +25,7 @@ func TestDrainOnce(t *testing.T) {
 	}}
 	var given []string
 	snaps := []store.Snapshot{{ID: result, Owner: "srv_a", Config: store.Config{Build: "b"}}, {ID: "scccccccccccccccccccc", Owner: "srv_b"}, {ID: kept, Owner: "srv_a", Sandbox: "igone"}}
+	templates := []store.Template{{ID: "t1", Owner: "srv_a"}, {ID: "t2", Owner: "srv_b"}, {ID: "t3", Owner: "srv_a", Builds: []store.Build{{Status: store.BuildRunning}}}}
 	own := func(id string, state lifecycle.State) store.Sandbox {
 		return store.Sandbox{ID: id, Owner: "srv_a", Record: lifecycle.Record{State: state}}
 	}
@@ -46,6 +47,7 @@ func TestDrainOnce(t *testing.T) {
 			return all, nil
 		},
 		Snapshots: func() []store.Snapshot { return snaps },
+		Templates: func(context.Context) ([]store.Template, error) { return templates, nil },
 		Mover: handsOver(func(id string, _ func(context.Context) error) error {
 			if id == refuses {
 				given = append(given, "refused")
@@ -63,7 +65,7 @@ func TestDrainOnce(t *testing.T) {
 		t.Helper()
 		_ = c.Forget(t.Context())
 		given = nil
-		c.drainOnce(t.Context())
+		c.drain.once(t.Context())
 		if !slices.Equal(given, now) || !reflect.DeepEqual(c.Drains(), left) {
 			t.Errorf("given are %q, want %q; left are %+v, want %+v", given, now, c.Drains(), left)
 		}
@@ -71,12 +73,15 @@ func TestDrainOnce(t *testing.T) {
 	want(nil)
 	r.servers[0].Draining = true
 	r.volumes = map[string]bool{volumes: true}
+	want(&store.Drain{Left: 3, Stay: 3, Cause: "template t3 does not move now: it is being built: try again in a moment"},
+		asleep, wanderer, "refused", `srv_b {"id":"`+kept+`"}`, `srv_b {"id":"t1"}`)
+	snaps, templates = snaps[:2], nil
 	stays := &store.Drain{Left: 2, Stay: 2, Cause: "sandbox " + refuses + ": its image is not there"}
-	want(stays, asleep, wanderer, "refused", `srv_b {"id":"`+kept+`"}`)
-	snaps = snaps[:2]
 	want(stays)
 	r.servers[1].Room, r.owners[asleep], r.owners[wanderer] = &store.Room{}, "srv_a", "srv_a"
-	want(&store.Drain{Left: 4, Stay: 3, Cause: stays.Cause}) // nobody has room, so the rest is not tried
+	_ = c.Forget(t.Context())
+	_, none := c.target(t.Context(), "", false)
+	want(&store.Drain{Left: 4, Stay: 4, Cause: "sandbox " + refuses + ": " + none.Error()}) // nobody has room, so the rest is not tried
 	r.servers[0].Draining, r.servers[1].Room.DiskMiB = false, leastDisk
 	want(nil)
 	r.servers[0].Draining = true

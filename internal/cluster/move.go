@@ -8,7 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
-	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
+	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
 // Mover is what moves sandboxes, as package takeover does it.
@@ -71,13 +71,7 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, runs bool, to,
 	}
 	began := time.Now()
 	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, actor, func(ctx context.Context) error {
-		ctx, cancel := c.whileAlive(ctx, srv.ID)
-		defer cancel(nil)
-		err := c.askToTake(ctx, srv.ID, sb.ID, actor)
-		if err != nil {
-			err = cmp.Or(context.Cause(ctx), err)
-		}
-		return err
+		return c.insistOnTake(ctx, srv.ID, sb.ID, actor)
 	}); err != nil {
 		return "", err
 	}
@@ -176,6 +170,17 @@ func (c *Cluster) reach(ctx context.Context, srv store.Server) error {
 	return conn.Close()
 }
 
+// insistOnTake asks a server to take something over, for as long as that has its lease.
+func (c *Cluster) insistOnTake(ctx context.Context, server, id, actor string) error {
+	ctx, cancel := c.whileAlive(ctx, server)
+	defer cancel(nil)
+	err := c.askToTake(ctx, server, id, actor)
+	if err != nil {
+		err = cmp.Or(context.Cause(ctx), err)
+	}
+	return err
+}
+
 // aliveEvery is how often it is looked whether the lease of a server lasts that is waited for.
 const aliveEvery = time.Second
 
@@ -210,7 +215,7 @@ func (c *Cluster) receive(ctx context.Context, id, actor string) error {
 		return c.errNoObjectStorage(id)
 	case from == "":
 		return nil
-	case snapshots.IsID(id):
+	case !ids.Valid(id):
 		_, err := c.takeOver(ctx, id, from)
 		return err
 	}
@@ -238,8 +243,8 @@ func (c *Cluster) receiveInTurn(ctx context.Context, id, actor string) error {
 	}
 }
 
-// errBusy says that a sandbox cannot be taken now that another server offers.
+// errBusy says that something cannot go to another server now.
 func errBusy(id, why string) error {
-	return errdef.New(errdef.Conflict, codeConflict, "sandbox %s does not move now: %s", id, why).
+	return errdef.New(errdef.Conflict, codeConflict, "%s does not move now: %s", called(id), why).
 		WithRemedy("try again in a moment")
 }

@@ -403,7 +403,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))

@@ -61,7 +61,7 @@ type Room struct {
 
 // Drain is how far a server is that is drained.
 type Drain struct {
-	Left  int    `json:"left"`            // sandboxes and snapshots that it has still
+	Left  int    `json:"left"`            // sandboxes, snapshots and templates that it has still
 	Stay  int    `json:"stay"`            // of these, that were tried and could not go
 	Cause string `json:"cause,omitempty"` // why the last of these could not
 }

@@ -270,7 +270,7 @@ func routes() []route {
 
 		{get, "/v1/audit", manage, none, listAudit, "listAudit", "The audit log: who called the API for more than to look, and who was refused. Oldest first.", nil, auditQuery, http.StatusOK, auditView{}, jsonOnly},
 		{get, "/v1/servers", manage, none, listServers, "listServers", "The servers that have their records in the same database.", nil, nil, http.StatusOK, serversView{}, jsonOnly},
-		{patch, "/v1/servers/{" + serverParam + "}", manage, none, changeServer, "patchServer", "Drain a server, or have done with it. Its sandboxes and snapshots go to other servers of the database that have room, by way of the object storage.", serverBody, nil, http.StatusOK, serverView{}, changes},
+		{patch, "/v1/servers/{" + serverParam + "}", manage, none, changeServer, "patchServer", "Drain a server, or have done with it. Its sandboxes, snapshots and built templates go to other servers of the database that have room, by way of the object storage.", serverBody, nil, http.StatusOK, serverView{}, changes},
 		{get, "/v1/doctor", manage, none, examine, "getDoctor", "What the server finds of its host, as drowse doctor does, without starting a sandbox. An answer may be 10 seconds old.", nil, nil, http.StatusOK, doctorView{}, jsonOnly},
 
 		{post, "/v1/ssh-keys", use, none, addSSHKey, "addSSHKey", "Let the holder of an SSH key into sandboxes through the server's SSH listener, as the API key of the call.", sshKeyBody, nil, http.StatusCreated, sshKeyView{}, jsonOnly},

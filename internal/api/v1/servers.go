@@ -47,7 +47,7 @@ type roomView struct {
 }
 
 type drainView struct {
-	Left  int     `json:"left" doc:"Sandboxes and snapshots that it has still."`
+	Left  int     `json:"left" doc:"Sandboxes, snapshots and built templates that it has still."`
 	Stay  int     `json:"stay" doc:"Of these, how many were tried and could not go. They are tried again."`
 	Cause *string `json:"cause" doc:"Why the last of these could not; null for none."`
 }

@@ -28,7 +28,7 @@ var (
 		{Name: "server", Doc: "The id of the server that it goes to (default: another one of the database that is alive).", Spelled: []body.Spelled{body.AsText.As("server serverID serverId server_id")}},
 	}
 	serverBody = body.Vocabulary{
-		{Name: "draining", Doc: "Whether the server is drained: it gives its sandboxes and snapshots to other servers, one after the other, and serves meanwhile. It lasts until it is set to false.", Spelled: []body.Spelled{body.AsFlag.As("draining drain")}},
+		{Name: "draining", Doc: "Whether the server is drained: it gives its sandboxes, snapshots and built templates to other servers, one after the other, and serves meanwhile. It lasts until it is set to false.", Spelled: []body.Spelled{body.AsFlag.As("draining drain")}},
 	}
 	holdBody = body.Vocabulary{
 		{Name: "reason", Doc: "What the hold is for.", Required: true, Spelled: []body.Spelled{body.AsText.As("reason")}},
