@@ -193,7 +193,7 @@ soak: export DROWSE_TEST_SEED := $(or $(DROWSE_TEST_SEED),$(shell od -An -N4 -tu
 soak: build
 	@echo 'random tests begin with DROWSE_TEST_SEED=$(DROWSE_TEST_SEED)'
 	$(GO) test -v -count=1 -timeout=6h -run '^Test(Simulation|Histories|HistoriesOfServers)$$' ./internal/supervisor -sim.seeds 20000 -history.count 100000
-	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestManyWakeAtOnce|TestDeltaWalk|TestLeaks|TestRequestsOverPauses|TestSSH|TestServices|TestForkOfHeap)$$' -fork.children 32 -wakes.sandboxes 100 -ssh.wakes 30 -services.sleeps 30 -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -deltas.cycles 10000 -leaks.sandboxes 5000 $(SOAK)
+	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=12h ./test/e2e -run '^(TestSoak|TestManyWakeAtOnce|TestDeltaWalk|TestLeaks|TestRequestsOverPauses|TestSSH|TestServices|TestForkOfHeap|TestHistoriesOfThreeServers)$$' -servers.rounds 200 -fork.children 32 -wakes.sandboxes 100 -ssh.wakes 30 -services.sleeps 30 -drain.pauses 40 -soak.workers 8 -soak.cycles 1000 -deltas.cycles 10000 -leaks.sandboxes 5000 $(SOAK)
 	DROWSE_BINARY=$(CURDIR)/bin/drowse $(GO) test -v -count=1 -timeout=3h ./test/e2e -run '^TestBadNeighbours$$' -neighbours.width 1 -neighbours.cycles 20
 	test/fuzz.sh 600
 

@@ -29,7 +29,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
-var fleetRounds = flag.Int("servers.rounds", testmode.Choose(4, 200), "how often something befalls the servers of TestHistoriesOfThreeServers")
+var fleetRounds = flag.Int("servers.rounds", testmode.Choose(4, 24), "how often something befalls the servers of TestHistoriesOfThreeServers")
 
 // Of TestHistoriesOfThreeServers.
 const (
