@@ -214,7 +214,7 @@ func boolToInt(is bool) int {
 func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error) {
 	if v.others != nil && v.others.Drains() != nil && !v.madeHere(ctx, req) {
 		if server := v.roomFor(ctx, req); server != "" {
-			return store.Sandbox{}, store.ErrElsewhere("room for the sandbox", server)
+			return store.Sandbox{}, store.ErrRoomElsewhere(server)
 		}
 	}
 	sb, err := v.Supervisor.Create(ctx, req)
@@ -227,7 +227,7 @@ func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.S
 	switch errdef.CodeOf(err) {
 	case codeFull, "disk_full", "template_not_found":
 		if server := v.roomFor(ctx, req); server != "" {
-			err = store.ErrElsewhere("room for the sandbox", server)
+			err = store.ErrRoomElsewhere(server)
 		}
 	}
 	return sb, err

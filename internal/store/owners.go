@@ -63,6 +63,13 @@ func ErrElsewhere(what, server string) error {
 		WithRemedy("name only what one server has").With("server", server).With(kind, id)
 }
 
+// ErrRoomElsewhere says that another server can make a sandbox which is not made here. The request
+// can be passed on to it as by ErrElsewhere.
+func ErrRoomElsewhere(server string) error {
+	return errdef.New(errdef.Conflict, codeElsewhere, "the sandbox can be made by server %s and not by this one, and the request could not be passed on; nothing was changed", server).
+		WithRemedy("send it again, or to that server").With("server", server)
+}
+
 // Elsewhere returns the server that has what an error of ErrElsewhere is about.
 func Elsewhere(err error) (server string, ok bool) {
 	if errdef.CodeOf(err) != codeElsewhere {

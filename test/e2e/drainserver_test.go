@@ -278,6 +278,22 @@ func (l *demand) ask(ctx context.Context, d *loaded, rng *rand.Rand) (what strin
 	}
 }
 
+// served holds that a guest is the one it was, and has seen each request once.
+func (d *loaded) served(ctx context.Context, t *testing.T) {
+	t.Helper()
+	g := d.via[0]
+	g.same(d.first, g.ask(ctx))
+	var hits map[string]int
+	if err := g.call(ctx, http.MethodGet, "/hits", nil, &hits); err != nil {
+		t.Fatal(err)
+	}
+	for id := int64(1); id <= d.hits.Load(); id++ {
+		if n := hits[fmt.Sprint(id)]; n != 1 {
+			t.Errorf("request %d of %s was served %d times", id, d.sb.ID, n)
+		}
+	}
+}
+
 // moved returns an error unless all sandboxes run, none of them on a server.
 func (l *demand) moved(ctx context.Context, from string) error {
 	for _, d := range l.guests {
@@ -297,16 +313,7 @@ func (l *demand) moved(ctx context.Context, from string) error {
 func (l *demand) check(ctx context.Context, t *testing.T, d *loaded) {
 	t.Helper()
 	g := d.via[0]
-	g.same(d.first, g.ask(ctx))
-	var hits map[string]int
-	if err := g.call(ctx, http.MethodGet, "/hits", nil, &hits); err != nil {
-		t.Fatal(err)
-	}
-	for id := int64(1); id <= d.hits.Load(); id++ {
-		if n := hits[fmt.Sprint(id)]; n != 1 {
-			t.Errorf("request %d of %s was served %d times", id, d.sb.ID, n)
-		}
-	}
+	d.served(ctx, t)
 	var want []string
 	if d.leaves && !d.sleeps {
 		want = append(want, "pausing", "paused")

@@ -3,7 +3,6 @@ package e2e
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -57,16 +56,7 @@ func TestMoveUnderLoad(t *testing.T) {
 		l.asked.Load(), time.Duration(l.slowest.Load()).Round(time.Millisecond), rounds*len(all)*len(l.guests), slowest.Round(time.Millisecond))
 	for i, d := range l.guests {
 		g := d.via[0]
-		g.same(d.first, g.ask(ctx))
-		var hits map[string]int
-		if err := g.call(ctx, http.MethodGet, "/hits", nil, &hits); err != nil {
-			t.Fatal(err)
-		}
-		for id := int64(1); id <= d.hits.Load(); id++ {
-			if n := hits[fmt.Sprint(id)]; n != 1 {
-				t.Errorf("request %d of %s was served %d times", id, d.sb.ID, n)
-			}
-		}
+		d.served(ctx, t)
 		types := g.s.eventTypes(ctx, d.sb.ID, 0)
 		for event, want := range map[string]int{"moved": rounds * len(all), "paused": rounds * len(all), "resumed": rounds * len(all)} {
 			if got := len(slices.DeleteFunc(slices.Clone(types), func(e string) bool { return e != event })); got != want {
