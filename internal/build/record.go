@@ -107,12 +107,17 @@ func (b *Builder) reload(ctx context.Context) error {
 		if is := b.templates[id]; b.owns(t) && (is == nil || !b.owns(is)) { // another server has taken it over
 			b.o.Log.Warn("another server has taken a template over: what is here of it is removed", "template", id, "name", t.Name)
 			b.giveUp(t)
-			if err := b.files.forget(id); err != nil {
-				b.o.Log.Error("uploaded files of a template could not be removed", "template", id, "err", err)
-			}
+			b.work.Go(func() { b.forgetFiles(id) }) // what is being uploaded waits for mu
 		}
 	}
 	return nil
+}
+
+// forgetFiles removes what was uploaded for a template that another server has.
+func (b *Builder) forgetFiles(id string) {
+	if err := b.files.forget(id); err != nil {
+		b.o.Log.Error("uploaded files of a template could not be removed", "template", id, "err", err)
+	}
 }
 
 // tries bounds how often a change is made anew because another server was faster.

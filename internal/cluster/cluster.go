@@ -44,9 +44,11 @@ type Options struct {
 	// TakeOver makes a sandbox, a snapshot or a built template of a server that is gone this
 	// one's; nil for where nothing is taken over.
 	TakeOver func(ctx context.Context, id string) error
-	// Sandboxes returns those that this server has, and Snapshots all that are known here.
+	// Sandboxes returns those that this server has, ended ones too, and Snapshots all that are known here.
 	Sandboxes func(ctx context.Context) ([]store.Sandbox, error)
 	Snapshots func() []store.Snapshot
+	// Room returns what this server has for more sandboxes.
+	Room func() (store.Room, error)
 	// Templates returns all that were built, of all servers.
 	Templates func(ctx context.Context) ([]store.Template, error)
 	// OwnerOf returns the server that has a snapshot or a built template now, and the id under

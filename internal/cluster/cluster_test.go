@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -24,9 +25,10 @@ type records struct {
 	secret  [32]byte
 	servers []store.Server
 	owners  map[string]string // of sandboxes
-	state   lifecycle.State   // of all of them
-	volumes map[string]bool   // which of them have one
-	asked   atomic.Int64      // how often for a sandbox
+	state   lifecycle.State   // of all of them that have none in states
+	states  map[string]lifecycle.State
+	volumes map[string]bool // which of them have one
+	asked   atomic.Int64    // how often for a sandbox
 	fails   error
 	mu      sync.Mutex // guards fails and told where the room is told
 	told    []store.Room
@@ -54,7 +56,7 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	case !ok:
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
 	}
-	sb := store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: r.state}}
+	sb := store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: cmp.Or(r.states[id], r.state)}}
 	if r.volumes[id] {
 		sb.Config.Volumes = []store.VolumeMount{{}}
 	}

@@ -18,14 +18,14 @@ import (
 // TestDrainOnce: a server that is drained gives away what sleeps, what runs, snapshots and templates, and says
 // what stays, and why; what was refused is not tried again at once. Otherwise it gives away nothing.
 func TestDrainOnce(t *testing.T) {
-	const asleep, volumes, refuses, kept, result = "iasleep00000000000000", "ivolumes0000000000000", "irefuses0000000000000", "saaaaaaaaaaaaaaaaaaaa", "sbbbbbbbbbbbbbbbbbbbb"
+	const asleep, volumes, refuses, ended, begins, builds, kept, result = "iasleep00000000000000", "ivolumes0000000000000", "irefuses0000000000000", "iended000000000000000", "ibegins00000000000000", "ibuilds00000000000000", "saaaaaaaaaaaaaaaaaaaa", "sbbbbbbbbbbbbbbbbbbbb"
 	at := listen(t, open(t, &records{self: "srv_b"}))
-	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a", asleep: "srv_a", refuses: "srv_a", volumes: "srv_a"}, servers: []store.Server{
-		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{DiskMiB: leastDisk}},
+	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a", asleep: "srv_a", refuses: "srv_a", volumes: "srv_a", begins: "srv_a", ended: "srv_a", builds: "srv_a"}, states: map[string]lifecycle.State{begins: lifecycle.Pending}, servers: []store.Server{
+		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{DiskMiB: leastDisk, Copies: true}},
 	}}
 	var given []string
-	snaps := []store.Snapshot{{ID: result, Owner: "srv_a", Config: store.Config{Build: "b"}}, {ID: "scccccccccccccccccccc", Owner: "srv_b"}, {ID: kept, Owner: "srv_a", Sandbox: "igone"}}
-	templates := []store.Template{{ID: "t1", Owner: "srv_a"}, {ID: "t2", Owner: "srv_b"}, {ID: "t3", Owner: "srv_a", Builds: []store.Build{{Status: store.BuildRunning}}}}
+	snaps := []store.Snapshot{{ID: result, Owner: "srv_a", Config: store.Config{Build: "b"}}, {ID: "scccccccccccccccccccc", Owner: "srv_b"}, {ID: kept, Owner: "srv_a", Sandbox: "igone"}, {ID: "swaits00000000000000", Owner: "srv_a", Sandbox: refuses}}
+	templates := []store.Template{{ID: "t1", Owner: "srv_a"}, {ID: "t2", Owner: "srv_b"}, {ID: "t3", Owner: "srv_a", Builds: []store.Build{{Status: store.BuildRunning}}}, {ID: "t4", Owner: "srv_a", Builds: []store.Build{{Status: store.BuildWaiting, CreatedAt: time.Now().Add(-time.Hour)}}}}
 	own := func(id string, state lifecycle.State) store.Sandbox {
 		return store.Sandbox{ID: id, Owner: "srv_a", Record: lifecycle.Record{State: state}}
 	}
@@ -39,7 +39,7 @@ func TestDrainOnce(t *testing.T) {
 			})
 		},
 		Sandboxes: func(context.Context) (all []store.Sandbox, err error) {
-			for _, sb := range []store.Sandbox{own(wanderer, lifecycle.Running), own(refuses, lifecycle.Running), own(asleep, lifecycle.Paused), own(volumes, lifecycle.Paused)} {
+			for _, sb := range []store.Sandbox{own(wanderer, lifecycle.Running), own(refuses, lifecycle.Running), own(asleep, lifecycle.Paused), own(volumes, lifecycle.Paused), own(ended, lifecycle.Terminated), own(begins, lifecycle.Pending), {ID: builds, Owner: "srv_a", Config: store.Config{Build: "b"}}} {
 				if r.owners[sb.ID] == "srv_a" {
 					all = append(all, sb)
 				}
@@ -71,20 +71,20 @@ func TestDrainOnce(t *testing.T) {
 		}
 	}
 	want(nil)
-	r.servers[0].Draining = true
+	r.servers[0].Draining, r.servers[0].Drains = true, 1
 	r.volumes = map[string]bool{volumes: true}
-	want(&store.Drain{Left: 3, Stay: 3, Cause: "template t3 does not move now: it is being built: try again in a moment"},
-		asleep, wanderer, "refused", `srv_b {"id":"`+kept+`"}`, `srv_b {"id":"t1"}`)
+	cause := "sandbox " + refuses + ": its image is not there"
+	want(&store.Drain{Of: 1, Left: 5, Stay: 2, Cause: cause}, // the others wait for what ends by itself
+		asleep, wanderer, "refused", `srv_b {"id":"`+kept+`"}`, `srv_b {"id":"t1"}`, `srv_b {"id":"t4"}`)
+	delete(r.owners, begins)
 	snaps, templates = snaps[:2], nil
-	stays := &store.Drain{Left: 2, Stay: 2, Cause: "sandbox " + refuses + ": its image is not there"}
+	stays := &store.Drain{Of: 1, Left: 2, Stay: 2, Cause: cause}
 	want(stays)
-	r.servers[1].Room, r.owners[asleep], r.owners[wanderer] = &store.Room{}, "srv_a", "srv_a"
-	_ = c.Forget(t.Context())
-	_, none := c.target(t.Context(), "", false)
-	want(&store.Drain{Left: 4, Stay: 4, Cause: "sandbox " + refuses + ": " + none.Error()}) // nobody has room, so the rest is not tried
+	r.servers[1].Room, r.owners[asleep], r.owners[wanderer] = &store.Room{Copies: true}, "srv_a", "srv_a"
+	want(&store.Drain{Of: 1, Left: 4, Stay: 4, Cause: cause}) // nobody has room, so the rest is not tried
 	r.servers[0].Draining, r.servers[1].Room.DiskMiB = false, leastDisk
 	want(nil)
-	r.servers[0].Draining = true
+	r.servers[0].Draining, r.servers[0].Drains, stays.Of = true, 3, 3
 	want(stays, asleep, wanderer, "refused") // anew
 }
 
@@ -93,6 +93,6 @@ type handsOver func(id string, take func(context.Context) error) error
 
 func (f handsOver) Receive(context.Context, string, string) error { return nil }
 
-func (f handsOver) HandOver(_ context.Context, id, _, _ string, take func(context.Context) error) error {
+func (f handsOver) HandOver(_ context.Context, id, _, _ string, _ bool, take func(context.Context) error) error {
 	return f(id, take)
 }

@@ -13,8 +13,9 @@ import (
 
 // Mover is what moves sandboxes, as package takeover does it.
 type Mover interface {
-	// HandOver has another server take a sandbox of this one, which take asks it for.
-	HandOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error
+	// HandOver has another server take a sandbox of this one, which take asks it for. One that
+	// runs is paused for that, or refused unless that is asked for.
+	HandOver(ctx context.Context, id, to, actor string, pauses bool, take func(context.Context) error) error
 	// Receive takes a sandbox over that its server offers to this one.
 	Receive(ctx context.Context, id, actor string) error
 }
@@ -35,34 +36,47 @@ func (c *Cluster) Move(ctx context.Context, id, to, actor string) (store.Sandbox
 	case sb.Owner != c.o.Store.Self():
 		return store.Sandbox{}, store.ErrElsewhere("sandbox "+id, sb.Owner)
 	}
-	if _, err := c.handOver(ctx, sb, sb.Record.State == lifecycle.Running, to, actor); err != nil {
+	if _, err := c.handOver(ctx, sb, moving{to: to, actor: actor, runs: sb.Record.State == lifecycle.Running, pauses: true}); err != nil {
 		return store.Sandbox{}, err
 	}
 	return c.o.Store.Sandbox(ctx, id)
 }
 
-// errNoObjectStorage says that nothing can move to or from this server.
-func (c *Cluster) errNoObjectStorage(id string) error {
-	self := c.o.Store.Self()
-	return errdef.New(errdef.Unsupported, "no_object_storage", "sandboxes move by way of object storage, and server %s has none; %s stays where it is", self, called(id)).
-		WithRemedy("start all servers with the same --blobs").With("server", self)
+// errNoObjectStorage says that nothing can move to or from a server.
+func errNoObjectStorage(server, id string) error {
+	return errdef.New(errdef.Unsupported, codeNoStorage, "sandboxes move by way of object storage, and server %s has none; %s stays where it is", server, called(id)).
+		WithRemedy("start all servers with the same --blobs").With("server", server)
 }
 
-// handOver moves a sandbox of this server to another one, where it runs or does not, and returns
-// which.
-func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, runs bool, to, actor string) (server string, err error) {
+// moving is how a sandbox moves.
+type moving struct {
+	to     string // the server; empty for any
+	actor  string // who wants it
+	runs   bool   // it is to run there
+	pauses bool   // it may be paused for that
+	asked  *bool  // set when the server is asked to take it, as it sleeps; nil for nobody
+}
+
+// handOver moves a sandbox of this server to another one, and returns which.
+func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, m moving) (server string, err error) {
 	if c.o.Mover == nil {
-		return "", c.errNoObjectStorage(sb.ID)
+		return "", errNoObjectStorage(c.o.Store.Self(), sb.ID)
+	}
+	if sb.Config.Build != "" {
+		return "", errBusy(sb.ID, "a template is being built in it")
 	}
 	if len(sb.Config.Volumes) > 0 {
-		return "", errdef.New(errdef.Unsupported, "has_volumes", "sandbox %s has volumes, whose files are on its server; it stays there", sb.ID).
+		return "", errdef.New(errdef.Unsupported, codeVolumes, "sandbox %s has volumes, whose files are on its server; it stays there", sb.ID).
 			WithRemedy("move what sandboxes without volumes do; volumes stay on the server that has made them")
 	}
-	srv, err := c.target(ctx, to, runs)
+	srv, err := c.target(ctx, m.to, m.runs, sb.Config.Template)
 	if err != nil {
 		return "", err
 	}
-	if r := srv.Room; r != nil && full(*r) && runs {
+	if srv.Room != nil && !srv.Room.Copies {
+		return "", errNoObjectStorage(srv.ID, sb.ID)
+	}
+	if r := srv.Room; r != nil && full(*r) && m.runs {
 		return "", errdef.New(errdef.Exhausted, codeFull, "server %s has as many running sandboxes as it may have, or no room on its disk; sandbox %s stays where it is", srv.ID, sb.ID).
 			WithRemedy("choose another of those that drowse servers lists, or none, to have one chosen that has room").With("server", srv.ID)
 	}
@@ -70,8 +84,11 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, runs bool, to,
 		return "", err
 	}
 	began := time.Now()
-	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, actor, func(ctx context.Context) error {
-		return c.insistOnTake(ctx, srv.ID, sb.ID, actor)
+	if err := c.o.Mover.HandOver(ctx, sb.ID, srv.ID, m.actor, m.pauses, func(ctx context.Context) error {
+		if m.asked != nil {
+			*m.asked = true
+		}
+		return c.insistOnTake(ctx, srv.ID, taking{sb.ID, m.actor, m.runs})
 	}); err != nil {
 		return "", err
 	}
@@ -115,27 +132,35 @@ func (c *Cluster) rehouse(ctx context.Context, id string) (server string, err er
 	case sb.Record.State != lifecycle.Paused || sb.Record.Op != nil:
 		return "", errBusy(id, "it does not sleep")
 	}
-	return c.handOver(ctx, sb, true, "", "")
+	return c.handOver(ctx, sb, moving{runs: true})
 }
 
 const (
-	codeConflict = "move_conflict"
-	codeNoOther  = "no_other_server"
+	codeConflict  = "move_conflict"
+	codeNoOther   = "no_other_server"
+	codeNoStorage = "no_object_storage"
+	codeVolumes   = "has_volumes"
+	codeCannotRun = "cannot_run_here"
 )
 
 // target returns the server that a sandbox of this server moves to: the one that is named, or one
 // with room, so that it runs or to sleep, whose processor and runtime can go on with memory of this
-// one.
-func (c *Cluster) target(ctx context.Context, to string, runs bool) (store.Server, error) {
+// one, rather one that has the template.
+func (c *Cluster) target(ctx context.Context, to string, runs bool, template string) (store.Server, error) {
 	if to == "" {
 		own, err := c.server(ctx, c.o.Store.Self())
 		if err != nil {
 			return store.Server{}, err
 		}
-		if to = c.Choose(ctx, func(r store.Room) bool {
-			return (own.Room == nil || r.Reads(*own.Room)) && holds(r) && !(runs && full(r))
-		}); to == "" {
-			return store.Server{}, errdef.New(errdef.WrongState, codeNoOther, "there is no other server that has room for the sandbox and can go on with its memory; it stays where it is").
+		fits := func(r store.Room) bool {
+			return (own.Room == nil || r.Reads(*own.Room)) && r.Copies && holds(r) && !(runs && full(r))
+		}
+		to = c.Choose(ctx, func(r store.Room) bool { return fits(r) && hasTemplate(r, template) })
+		if to == "" {
+			to = c.Choose(ctx, fits)
+		}
+		if to == "" {
+			return store.Server{}, errdef.New(errdef.WrongState, codeNoOther, "there is no other server that has room and can go on with memory of this one; nothing has moved").
 				WithRemedy("drowse servers lists those of the database; start another one with --peer-listen and --blobs, or name one with --to to see what it lacks")
 		}
 	}
@@ -157,7 +182,7 @@ func (c *Cluster) target(ctx context.Context, to string, runs bool) (store.Serve
 
 // errNotThere says that a server cannot get a sandbox.
 func errNotThere(server, why string) error {
-	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s %s; the sandbox stays where it is", server, why).
+	return errdef.New(errdef.Unavailable, codeUnreachable, "server %s %s; nothing has moved", server, why).
 		WithRemedy("see why that server is down, or choose another of those that drowse servers lists as alive").With("server", server)
 }
 
@@ -171,10 +196,10 @@ func (c *Cluster) reach(ctx context.Context, srv store.Server) error {
 }
 
 // insistOnTake asks a server to take something over, for as long as that has its lease.
-func (c *Cluster) insistOnTake(ctx context.Context, server, id, actor string) error {
+func (c *Cluster) insistOnTake(ctx context.Context, server string, what taking) error {
 	ctx, cancel := c.whileAlive(ctx, server)
 	defer cancel(nil)
-	err := c.askToTake(ctx, server, id, actor)
+	err := c.askToTake(ctx, server, what)
 	if err != nil {
 		err = cmp.Or(context.Cause(ctx), err)
 	}
@@ -206,24 +231,30 @@ func (c *Cluster) whileAlive(ctx context.Context, server string) (context.Contex
 
 // receive has this server take over what another offers. Who asks for the sandbox meanwhile
 // waits, and is led back to the other if that fails.
-func (c *Cluster) receive(ctx context.Context, id, actor string) error {
+func (c *Cluster) receive(ctx context.Context, what taking) error {
+	id := what.ID
 	from, err := c.ownerNow(ctx, id)
 	switch {
 	case err != nil:
 		return err
 	case c.o.Mover == nil:
-		return c.errNoObjectStorage(id)
+		return errNoObjectStorage(c.o.Store.Self(), id)
 	case from == "":
 		return nil
-	case !ids.Valid(id):
-		_, err := c.takeOver(ctx, id, from)
-		return err
+	}
+	if room, err := c.o.Room(); what.Runs && err == nil && full(room) {
+		return errdef.New(errdef.Exhausted, codeFull, "the server has as many running sandboxes as it may have, or no room on its disk").
+			WithRemedy("choose another of those that drowse servers lists")
+	}
+	take := func() error { return c.o.TakeOver(ctx, id) }
+	if ids.Valid(id) {
+		take = func() error { return c.o.Mover.Receive(ctx, id, what.Actor) }
 	}
 	t, begun := c.takes.begin(id, true)
 	if !begun {
 		return errBusy(id, "it is being taken over already")
 	}
-	if err = c.receiveInTurn(ctx, id, actor); err != nil {
+	if err = c.inTurn(id, take); err != nil {
 		t.server = from
 	}
 	c.takes.end(id, t, 0)
@@ -233,11 +264,11 @@ func (c *Cluster) receive(ctx context.Context, id, actor string) error {
 // turnWithin is how long another server waits for this one to begin with what it is to take.
 const turnWithin = 10 * time.Second
 
-func (c *Cluster) receiveInTurn(ctx context.Context, id, actor string) error {
+func (c *Cluster) inTurn(id string, take func() error) error {
 	select {
 	case c.turns <- struct{}{}:
 		defer func() { <-c.turns }()
-		return c.o.Mover.Receive(ctx, id, actor)
+		return take()
 	case <-time.After(turnWithin):
 		return errBusy(id, "the server takes over too many others")
 	}

@@ -26,7 +26,7 @@ type moves struct {
 
 func (m moves) Receive(context.Context, string, string) error { return m.receive() }
 
-func (m moves) HandOver(ctx context.Context, _, _, _ string, take func(context.Context) error) error {
+func (m moves) HandOver(ctx context.Context, _, _, _ string, _ bool, take func(context.Context) error) error {
 	return m.handOver(take)
 }
 
@@ -41,7 +41,7 @@ func TestMove(t *testing.T) {
 	b := open(t, &records{self: "srv_b"})
 	at := listen(t, b)
 	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a"}, servers: []store.Server{
-		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{Runtime: "1", CPU: []string{"avx"}}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"avx", "avx2"}, DiskMiB: leastDisk}}, {ID: "srv_old", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"sse"}, DiskMiB: leastDisk, MemoryMiB: 1 << 30}}, {ID: "srv_new", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "2", CPU: []string{"avx"}, DiskMiB: leastDisk, MemoryMiB: 1 << 30}}, {ID: "srv_gone", Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
+		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{Runtime: "1", CPU: []string{"avx"}}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"avx", "avx2"}, DiskMiB: leastDisk, Copies: true}}, {ID: "srv_old", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"sse"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_new", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "2", CPU: []string{"avx"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_gone", Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
 	}}
 	var asked, answer string
 	status := http.StatusOK
@@ -126,15 +126,16 @@ func TestReceive(t *testing.T) {
 			r := &records{self: "srv_b", owners: map[string]string{wanderer: "srv_a"}, servers: []store.Server{{ID: "srv_a", Left: time.Minute}}}
 			begun, end := make(chan struct{}), make(chan struct{})
 			c := openTaking(t, r, func() error { return errors.New("it is not gone") })
+			c.o.Room = func() (store.Room, error) { return store.Room{DiskMiB: leastDisk, Copies: true}, nil }
 			c.o.Mover = moves{receive: func() error {
 				close(begun)
 				<-end
 				return fails
 			}}
 			done := make(chan error, 1)
-			go func() { done <- c.receive(t.Context(), wanderer, "me") }()
+			go func() { done <- c.receive(t.Context(), taking{wanderer, "me", true}) }()
 			<-begun
-			if err := c.receive(t.Context(), wanderer, "me"); errdef.CodeOf(err) != "move_conflict" {
+			if err := c.receive(t.Context(), taking{wanderer, "me", true}); errdef.CodeOf(err) != "move_conflict" {
 				t.Errorf("once more: %v", err)
 			}
 			short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -175,11 +176,11 @@ func TestRehouse(t *testing.T) {
 		code   string
 		handed int // by two times five who ask
 	}{
-		"it moves":           {lifecycle.Paused, store.Room{DiskMiB: leastDisk}, nil, "", 1},
-		"it is refused":      {lifecycle.Paused, store.Room{DiskMiB: leastDisk}, errdef.New(errdef.Unsupported, "cannot_run_here", "its image is not there"), "cannot_run_here", 1},
-		"it runs":            {lifecycle.Running, store.Room{DiskMiB: leastDisk}, nil, codeConflict, 0},
+		"it moves":           {lifecycle.Paused, store.Room{DiskMiB: leastDisk, Copies: true}, nil, "", 1},
+		"it is refused":      {lifecycle.Paused, store.Room{DiskMiB: leastDisk, Copies: true}, errdef.New(errdef.Unsupported, "cannot_run_here", "its image is not there"), "cannot_run_here", 1},
+		"it runs":            {lifecycle.Running, store.Room{DiskMiB: leastDisk, Copies: true}, nil, codeConflict, 0},
 		"nobody has room":    {lifecycle.Paused, store.Room{}, nil, codeNoOther, 0},
-		"nobody can read it": {lifecycle.Paused, store.Room{DiskMiB: leastDisk, Runtime: "2"}, nil, codeNoOther, 0},
+		"nobody can read it": {lifecycle.Paused, store.Room{DiskMiB: leastDisk, Copies: true, Runtime: "2"}, nil, codeNoOther, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			at := listen(t, open(t, &records{self: "srv_b"}))

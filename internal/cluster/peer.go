@@ -27,6 +27,7 @@ const (
 type taking struct {
 	ID    string `json:"id"`
 	Actor string `json:"actor,omitempty"` // who wants it
+	Runs  bool   `json:"runs,omitempty"`  // it is to run there
 }
 
 // refusal is why a server does not do what it is asked.
@@ -63,12 +64,12 @@ func (c *Cluster) take(r *http.Request) error {
 		return errdef.New(errdef.NotFound, "unknown_path", "this server does not know what it is asked for").
 			WithRemedy("have all servers run the same version")
 	}
-	return c.receive(context.WithoutCancel(r.Context()), asked.ID, asked.Actor)
+	return c.receive(context.WithoutCancel(r.Context()), asked)
 }
 
-// askToTake asks a server to take a sandbox over that is offered to it.
-func (c *Cluster) askToTake(ctx context.Context, server, id, actor string) error {
-	text, err := json.Marshal(taking{id, actor})
+// askToTake asks a server to take something over.
+func (c *Cluster) askToTake(ctx context.Context, server string, what taking) error {
+	text, err := json.Marshal(what)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func (c *Cluster) askToTake(ctx context.Context, server, id, actor string) error
 	if known, ok := errdef.Lookup(why.Code); ok {
 		class = known.Class
 	}
-	refused := errdef.New(class, why.Code, "server %s does not take %s, which stays where it was: %s", server, called(id), why.Message).WithRemedy("%s", why.Remedy)
+	refused := errdef.New(class, why.Code, "server %s does not take %s, which stays where it was: %s", server, called(what.ID), why.Message).WithRemedy("%s", why.Remedy)
 	for name, value := range why.Context {
 		refused = refused.With(name, value)
 	}

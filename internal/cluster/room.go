@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/store"
@@ -23,14 +24,14 @@ const (
 )
 
 // TellRoom tells the other servers what room this one has, again and again until ctx ends.
-func (c *Cluster) TellRoom(ctx context.Context, room func() (store.Room, error)) {
+func (c *Cluster) TellRoom(ctx context.Context) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	var told *store.Room
 	var at time.Time
 	for blind := false; ; {
-		has, err := room()
-		has.Drain = c.Drains()
+		has, err := c.o.Room()
+		has.Drain, has.Copies = c.Drains(), c.o.Mover != nil
 		if failed := err != nil; failed != blind {
 			blind = failed
 			if failed {
@@ -54,6 +55,12 @@ func (c *Cluster) TellRoom(ctx context.Context, room func() (store.Room, error))
 // drains a server how far it is.
 func news(before, now store.Room) bool {
 	return full(before) != full(now) || !maps.Equal(before.Templates, now.Templates) || !reflect.DeepEqual(before.Drain, now.Drain)
+}
+
+// hasTemplate reports whether a server has a template, by its id or one of its names.
+func hasTemplate(r store.Room, ref string) bool {
+	_, named := r.Templates[ref]
+	return named || slices.Contains(slices.Collect(maps.Values(r.Templates)), ref)
 }
 
 // full reports whether a server has no room for one more sandbox that runs.

@@ -74,11 +74,12 @@ func TestTellRoom(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			c.TellRoom(ctx, func() (store.Room, error) {
+			c.o.Room = func() (store.Room, error) {
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				return store.Room{Running: running, MaxRunning: 2, DiskMiB: 1000, CPU: []string{"avx"}}, fails
-			})
+			}
+			c.TellRoom(ctx)
 		}()
 		told := func(after time.Duration, want ...int) {
 			t.Helper()

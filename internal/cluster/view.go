@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -287,10 +286,7 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 		}
 	}
 	name := strings.ToLower(strings.TrimSpace(req.Template))
-	return v.others.Choose(ctx, func(r store.Room) bool {
-		_, named := r.Templates[name]
-		return !full(r) && (named || slices.Contains(slices.Collect(maps.Values(r.Templates)), name))
-	})
+	return v.others.Choose(ctx, func(r store.Room) bool { return !full(r) && hasTemplate(r, name) })
 }
 
 // madeHere reports whether the idempotency key of a request has made a sandbox here.

@@ -403,7 +403,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Sandboxes: sup.List, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -412,10 +412,12 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 				o.Log.Warn("sandboxes that a move has paused may still sleep", "err", err)
 			}
 		}))
-		closers.add(background(ctx, func(ctx context.Context) { others.TellRoom(ctx, sup.Capacity) }))
-		closers.add(background(ctx, others.Drain))
+		closers.add(background(ctx, others.TellRoom))
 	}
 	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
+	if others != nil {
+		closers.add(background(ctx, others.Drain))
+	}
 	if on.peers != nil {
 		// Others pass requests on until they know that this server stops, and Shutdown then ends them.
 		closers.add(background(context.WithoutCancel(ctx), func(ctx context.Context) {

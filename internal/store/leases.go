@@ -34,8 +34,10 @@ type Server struct {
 	// Leaving says that the process stops, or has: it makes what it has ready for others, and
 	// its lease ends then.
 	Leaving bool `json:"leaving,omitempty"`
-	// Draining says that an operator wants others to have what it has. It lasts over starts.
-	Draining bool `json:"draining,omitempty"`
+	// Draining says that an operator wants others to have what it has, and Drains which of these
+	// times this is. It lasts over starts.
+	Draining bool  `json:"draining,omitempty"`
+	Drains   int64 `json:"-"`
 	// Left is how long that was from then when it was read; negative for a lease that is over.
 	Left time.Duration `json:"-"`
 	// Held is for how long its lease has had no gap then.
@@ -46,10 +48,11 @@ type Server struct {
 
 // Room is what a server has for more sandboxes.
 type Room struct {
-	Running    int `json:"running"`              // sandboxes
-	MaxRunning int `json:"maxRunning,omitempty"` // 0 for no bound
-	MemoryMiB  int `json:"memoryMiB"`            // of its machine that is available
-	DiskMiB    int `json:"diskMiB"`              // that is free where its sandboxes are
+	Running    int  `json:"running"`              // sandboxes
+	MaxRunning int  `json:"maxRunning,omitempty"` // 0 for no bound
+	MemoryMiB  int  `json:"memoryMiB"`            // of its machine that is available
+	DiskMiB    int  `json:"diskMiB"`              // that is free where its sandboxes are
+	Copies     bool `json:"copies,omitempty"`     // it has object storage, and takes over what is there
 	// What a memory image must have been made with to be restored there.
 	Architecture string   `json:"architecture"`
 	Runtime      string   `json:"runtime"`
@@ -61,6 +64,7 @@ type Room struct {
 
 // Drain is how far a server is that is drained.
 type Drain struct {
+	Of    int64  `json:"of"`              // the Drains of the server that it was told for
 	Left  int    `json:"left"`            // sandboxes, snapshots and templates that it has still
 	Stay  int    `json:"stay"`            // of these, that were tried and could not go
 	Cause string `json:"cause,omitempty"` // why the last of these could not
@@ -262,12 +266,12 @@ func (x *leases) SetRoom(ctx context.Context, room Room) error {
 
 // SetDraining implements [Store].
 func (x *leases) SetDraining(ctx context.Context, server string, draining bool) error {
-	set := 0
-	if draining {
-		set = 1
+	sign := 1 // of how often that was said
+	if !draining {
+		sign = -1
 	}
 	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `UPDATE servers SET draining = ? WHERE id = ?`, set, server)
+		result, err := tx.ExecContext(ctx, `UPDATE servers SET draining = ? * (ABS(draining) + 1) WHERE id = ?`, sign, server)
 		if err := oneRow(result, err, func() error { return ErrServerNotFound(server) }); err != nil {
 			return err
 		}
@@ -298,7 +302,7 @@ func (x *leases) Servers(ctx context.Context) ([]Server, error) {
 // selectServers asks for all servers, as scanServer reads them.
 func (s *SQL) selectServers() string {
 	now := s.engine.now()
-	return `SELECT id, name, place, address, epoch, leaving = 1, draining = 1, lease_until, lease_until - ` + now + `, ` + now + ` - held_since, room FROM servers ORDER BY id`
+	return `SELECT id, name, place, address, epoch, leaving = 1, draining, lease_until, lease_until - ` + now + `, ` + now + ` - held_since, room FROM servers ORDER BY id`
 }
 
 func scanServer(rows *sql.Rows) (srv Server, err error) {
@@ -306,9 +310,10 @@ func scanServer(rows *sql.Rows) (srv Server, err error) {
 		until, left, held int64
 		room              string
 	)
-	if err := rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &srv.Draining, &until, &left, &held, &room); err != nil {
+	if err := rows.Scan(&srv.ID, &srv.Name, &srv.Place, &srv.Address, &srv.Epoch, &srv.Leaving, &srv.Drains, &until, &left, &held, &room); err != nil {
 		return srv, err
 	}
+	srv.Draining = srv.Drains > 0
 	srv.LeaseEndsAt = time.UnixMilli(until).UTC()
 	srv.Left, srv.Held = time.Duration(left)*time.Millisecond, time.Duration(held)*time.Millisecond
 	if room != "" {

@@ -80,8 +80,8 @@ type Replicas interface {
 	// config says. All else is as it is stored, and returned. A snapshot does not run, so
 	// it can be taken as soon as the lease is over, or its server is drained.
 	TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (Snapshot, error)
-	// TakeTemplate is PutTemplate of a template of another server, t.Owner, whose lease is over or
-	// which is drained, with TakeSnapshot of all results that its tags name and that there are.
+	// TakeTemplate is PutTemplate of a template of another server, t.Owner, whose lease is over, or
+	// which is drained and has no build of it under way, with TakeSnapshot of all results that its tags name and that there are.
 	// What t does not need any more of the snapshots that it needed is removed, and its server
 	// removes their files.
 	TakeTemplate(ctx context.Context, t Template, results []Remade) error
@@ -168,16 +168,17 @@ func (r Replica) TakesSnapshot(was, has Snapshot, self string, over time.Duratio
 	return nil
 }
 
-// Takes returns why the server self cannot take a template from has, the stored one. The lease
-// of its owner has been over for that long.
-func (t *Template) Takes(has Template, self string, over time.Duration) error {
-	switch {
+// Takes returns why the server self cannot take a template from has, the stored one.
+func (t *Template) Takes(has Template, self string, all []Server) error {
+	switch over := Given(all, self, has.Owner); {
 	case has.Owner == self:
 		return errRecordChanged("template " + t.ID)
 	case has.Owner != t.Owner, over < 0:
 		return ErrElsewhere("template "+t.ID, has.Owner)
 	case has.Rev != t.Rev:
 		return errRecordChanged("template " + t.ID)
+	case Gone(all, self, has.Owner) < 0 && has.IsBuilding():
+		return ErrElsewhere("template "+t.ID, has.Owner) // which gives it away when it has built it
 	}
 	return nil
 }
@@ -339,11 +340,11 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 		return ErrChanged(sb.ID)
 	}
 	self := x.s.Self()
-	over, err := x.goneFor(ctx, tx, Gone, self, has.Owner)
+	servers, err := x.servers(ctx, tx)
 	if err != nil {
 		return err
 	}
-	if err := r.Takes(sb, *has, self, over); err != nil {
+	if err := r.Takes(sb, *has, self, Gone(servers, self, has.Owner)); err != nil {
 		return err
 	}
 	if cp := sb.Record.Checkpoint; cp != nil {
@@ -384,9 +385,9 @@ func (x replicas) takeSnapshot(ctx context.Context, tx *sql.Tx, of Remade) (snap
 		r = &Replica{}
 	}
 	self := x.s.Self()
-	over, err := x.goneFor(ctx, tx, Given, self, snap.Owner)
+	servers, err := x.servers(ctx, tx)
 	if err == nil {
-		err = r.TakesSnapshot(of.Was, snap, self, over)
+		err = r.TakesSnapshot(of.Was, snap, self, Given(servers, self, snap.Owner))
 	}
 	if err != nil {
 		return snap, err
@@ -430,9 +431,9 @@ func (x replicas) takeTemplate(ctx context.Context, tx *sql.Tx, t Template) (has
 	}
 	has = found[0]
 	self := x.s.Self()
-	over, err := x.goneFor(ctx, tx, Given, self, has.Owner)
+	servers, err := x.servers(ctx, tx)
 	if err == nil {
-		err = t.Takes(has, self, over)
+		err = t.Takes(has, self, servers)
 	}
 	if err == nil {
 		_, err = tx.ExecContext(ctx, `UPDATE templates SET owner = ? WHERE id = ?`, self, t.ID)
@@ -484,13 +485,9 @@ func (x replicas) moveSnapshot(ctx context.Context, tx *sql.Tx, snap Snapshot) e
 	return changed(ctx, tx, KindSnapshots)
 }
 
-// goneFor returns for how long a server is gone as another knows it, by Gone or Given.
-func (x replicas) goneFor(ctx context.Context, tx *sql.Tx, by func(all []Server, self, owner string) time.Duration, self, owner string) (time.Duration, error) {
-	all, err := collect(ctx, tx, scanServer, x.s.selectServers())
-	if err != nil {
-		return 0, err
-	}
-	return by(all, self, owner), nil
+// servers returns all servers, within a transaction.
+func (x replicas) servers(ctx context.Context, tx *sql.Tx) ([]Server, error) {
+	return collect(ctx, tx, scanServer, x.s.selectServers())
 }
 
 // dropReplica removes the replica of a sandbox with the commit of its end.

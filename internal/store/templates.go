@@ -144,6 +144,16 @@ func (t *Template) HasResult(snapshot string) bool {
 	return false
 }
 
+// awaited is for how long a build that was asked for is taken to be about to begin.
+const awaited = 10 * time.Minute
+
+// IsBuilding reports whether a build is under way, or about to begin.
+func (t *Template) IsBuilding() bool {
+	return slices.ContainsFunc(t.Builds, func(b Build) bool {
+		return !b.Status.Over() && (b.Status != BuildWaiting || time.Since(b.CreatedAt) < awaited)
+	})
+}
+
 // FailUnfinished fails the builds that have not come to their end, and reports whether there
 // were any.
 func (t *Template) FailUnfinished(why string, at time.Time) (changed bool) {

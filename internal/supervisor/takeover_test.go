@@ -327,7 +327,7 @@ func TestTakeOverWithoutAnAnswer(t *testing.T) {
 
 // handOver has the first server hand a sandbox over to the second.
 func (p *pair) handOver(t *testing.T, id string) error {
-	return p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error { return p.two.Receive(ctx, id, "me") })
+	return p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error { return p.two.Receive(ctx, id, "me") })
 }
 
 // TestHandOver: a sandbox moves between servers that both live, with its memory; it runs there
@@ -394,7 +394,7 @@ func TestHandOver(t *testing.T) {
 	if err := p.two.Pause(t.Context(), id, PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.two.HandOver(t.Context(), id, "one", "me", func(ctx context.Context) error { return p.one.Receive(ctx, id, "me") }); err != nil {
+	if err := p.two.HandOver(t.Context(), id, "one", "me", true, func(ctx context.Context) error { return p.one.Receive(ctx, id, "me") }); err != nil {
 		t.Fatal(err)
 	}
 	if sb, err := p.one.Get(t.Context(), id); err != nil || sb.Record.State != lifecycle.Paused {
@@ -415,7 +415,7 @@ func TestHandOverRefused(t *testing.T) {
 	refusal := errors.New("no room")
 	for n, id := range []string{id, asleep} {
 		waits := make(chan error, 1)
-		err := p.one.HandOver(t.Context(), id, "two", "me", func(context.Context) error {
+		err := p.one.HandOver(t.Context(), id, "two", "me", true, func(context.Context) error {
 			if n == 0 {
 				go func() {
 					lease, err := p.one.Acquire(t.Context(), id, Access{Port: 8080})
@@ -446,7 +446,7 @@ func TestHandOverRefused(t *testing.T) {
 	p.wantCount(t, p.one, id, 2, 2)
 
 	// An answer that is lost.
-	if err := p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error {
+	if err := p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error {
 		return errors.Join(errors.New("no answer"), p.two.Receive(ctx, id, "me"))
 	}); err != nil {
 		t.Error(err)
@@ -455,7 +455,7 @@ func TestHandOverRefused(t *testing.T) {
 
 	// What is changed meanwhile is offered again.
 	n := 0
-	err := p.one.HandOver(t.Context(), asleep, "two", "me", func(ctx context.Context) error {
+	err := p.one.HandOver(t.Context(), asleep, "two", "me", true, func(ctx context.Context) error {
 		if n++; n == 1 {
 			if err := p.one.Configure(ctx, asleep, "me", "", func(c *store.Config) error { c.User = "other"; return nil }); err != nil {
 				t.Error(err)
@@ -476,7 +476,7 @@ func TestHandOverEnds(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		id := create(t, p.one, wakesUnnamed)
 		was := record(t, p.one, id)
-		err := p.one.HandOver(t.Context(), id, "two", "me", func(ctx context.Context) error {
+		err := p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error {
 			p.one.StopMoves()
 			return errors.New("no answer")
 		})

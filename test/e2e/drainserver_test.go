@@ -92,8 +92,11 @@ func TestDrainServer(t *testing.T) {
 		}
 		return servers[i], nil
 	}
+	slow := ""
 	leaveUnderLoad(ctx, t, all, func(l *demand) {
 		l.drains.Store(true)
+		slow = a.requestBuild(ctx, "slow")
+		a.startBuild(ctx, "slow", slow, "base", runs("sleep 6"))
 		if srv, err := client.Drain(ctx, b.client, here, true); err != nil || !srv.Draining {
 			t.Fatalf("drained is %+v, %v", srv, err)
 		}
@@ -114,6 +117,9 @@ func TestDrainServer(t *testing.T) {
 			done = srv.Drain != nil && srv.Drain.Left == 1 && srv.Drain.Stay == 1
 		}
 	})
+	if r := b.awaitBuild(ctx, "slow", slow); r.Status != "ready" {
+		t.Errorf("a build that ran on the server that was drained: %+v", r)
+	}
 	if srv, err := is(b); err != nil || srv.Drain == nil || !strings.Contains(srv.Drain.Cause, stays.ID) || !strings.Contains(srv.Drain.Cause, "volumes") {
 		t.Errorf("what stays is told by %+v, %v", srv.Drain, err)
 	}

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -52,7 +53,8 @@ func TestTakeOver(t *testing.T) {
 	// The server is stopped.
 	write(g, "of a, which its sandbox alone knows")
 	a.pause(ctx, g.sb.ID)
-	wantNowhere(t, copies, "which its sandbox alone knows")
+	wantFiles(t, filepath.Join(a.dir, "layers"), "which its sandbox alone knows", true)
+	wantFiles(t, copies, "which its sandbox alone knows", false)
 	was, err := b.client.Get(ctx, g.sb.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +86,11 @@ func TestTakeOver(t *testing.T) {
 	})
 	viaC.same(g.first, viaC.ask(ctx))
 	wantNote(viaA, "of b")
-	for s, from := range map[*server]string{a: "point", c: snap.ID} {
+	for _, x := range []struct {
+		s    *server
+		from string
+	}{{a, "point"}, {c, snap.ID}} { // a, which is asked first, takes it over
+		s, from := x.s, x.from
 		var sb *client.Sandbox
 		eventually(t, time.Minute, "a sandbox is created from a snapshot of a server that is gone", func() (err error) {
 			sb, err = s.client.Create(ctx, client.CreateOptions{Timeout: time.Hour, Snapshot: from})
@@ -170,23 +176,22 @@ func snapshotOf(ctx context.Context, t *testing.T, s *server, g *guest) client.S
 	return snap
 }
 
-// wantNowhere sees that no file below a directory, of which there are some, has a text.
-func wantNowhere(t *testing.T, dir, text string) {
+// wantFiles wants files below a directory to have a text in them, or none to.
+func wantFiles(t *testing.T, dir, text string, some bool) {
 	t.Helper()
-	files := 0
+	var all, with []string
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
+		if err != nil || !d.Type().IsRegular() {
 			return err
 		}
-		files++
 		data, err := os.ReadFile(filepath.Join(dir, path))
-		if strings.Contains(path+string(data), text) {
-			t.Errorf("%s has %q", path, text)
+		if all = append(all, path); bytes.Contains(data, []byte(text)) {
+			with = append(with, path)
 		}
 		return err
 	})
-	if err != nil || files < 2 {
-		t.Errorf("%d files in %s, %v", files, dir, err)
+	if err != nil || len(all) < 2 || some != (len(with) > 0) {
+		t.Errorf("of %d files in %s these have %q: %q, %v", len(all), dir, text, with, err)
 	}
 }
 

@@ -80,7 +80,7 @@ func (s *server) viewServer(srv store.Server) serverView {
 		ID: srv.ID, Name: srv.Name, Address: orNull(srv.Address), Alive: srv.Alive(), Leaving: srv.Leaving, Draining: srv.Draining,
 		LeaseEndsAt: httpapi.Timestamp(srv.LeaseEndsAt), Self: srv.ID == s.Servers.Self(), Room: viewRoom(srv.Room),
 	}
-	if srv.Draining && srv.Room != nil && srv.Room.Drain != nil {
+	if srv.Draining && srv.Room != nil && srv.Room.Drain != nil && srv.Room.Drain.Of == srv.Drains { // not told for a time before
 		d := srv.Room.Drain
 		v.Drain = &drainView{d.Left, d.Stay, orNull(d.Cause)}
 	}

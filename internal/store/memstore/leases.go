@@ -53,7 +53,7 @@ func (w *writer) Claim(ctx context.Context, srv store.Server, life time.Duration
 	if left := has.LeaseEndsAt.Sub(now); left > 0 && has.Place != srv.Place {
 		return store.Server{}, store.ErrServerLives(has, left)
 	}
-	srv.Epoch, srv.LeaseEndsAt, srv.Draining = has.Epoch+1, now.Add(life), has.Draining
+	srv.Epoch, srv.LeaseEndsAt, srv.Draining, srv.Drains = has.Epoch+1, now.Add(life), has.Draining, has.Drains
 	w.d.held(srv.ID, has, now)
 	w.d.servers[srv.ID] = srv
 	w.server, w.epoch = srv.ID, srv.Epoch
@@ -106,7 +106,9 @@ func (w *writer) SetDraining(ctx context.Context, server string, draining bool) 
 	if !ok {
 		return store.ErrServerNotFound(server)
 	}
-	srv.Draining = draining
+	if srv.Draining, srv.Drains = draining, max(srv.Drains, -srv.Drains)+1; !draining {
+		srv.Drains = -srv.Drains
+	}
 	w.d.servers[server] = srv
 	w.d.changed(store.KindOwners)
 	return nil

@@ -147,7 +147,7 @@ func (x replicas) TakeTemplate(_ context.Context, t store.Template, results []st
 	}
 	has, err := is.read()
 	if err == nil {
-		err = t.Takes(has, x.s.server, store.Given(d.all(), x.s.server, has.Owner))
+		err = t.Takes(has, x.s.server, d.all())
 	}
 	if err != nil {
 		return err

@@ -910,6 +910,44 @@ func testTakeTemplateRefused(t *testing.T, h harness) {
 	diff(t, "two's own", templates(t, two)[0], func() store.Template { mine.Owner = "two"; return mine }())
 }
 
+// testTakeTemplateDrained: a server that is drained lets others have its templates while it lives,
+// but none that it builds, or is about to.
+func testTakeTemplateDrained(t *testing.T, h harness) {
+	for name, c := range map[string]struct {
+		status store.BuildStatus
+		asked  time.Duration // since it was
+		want   string
+	}{
+		"it is built":               {store.BuildRunning, 24 * time.Hour, "on_another_server"},
+		"it is about to be":         {store.BuildWaiting, 0, "on_another_server"},
+		"nobody has begun to build": {store.BuildWaiting, time.Hour, ""},
+		"it is built already":       {store.BuildReady, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := twoServers(t, h)
+			was := built("t1", "key-1", "tea")
+			was.Builds = []store.Build{{ID: "b", Status: c.status, CreatedAt: time.Now().Add(-c.asked)}}
+			if err := one.PutTemplate(t.Context(), was); err != nil {
+				t.Fatal(err)
+			}
+			next := only(t, templates(t, two))
+			wantElsewhere(t, "while the server is not drained", two.TakeTemplate(t.Context(), next, nil), "one")
+			if err := leasesOf(one).SetDraining(t.Context(), "one", true); err != nil {
+				t.Fatal(err)
+			}
+			if err := two.TakeTemplate(t.Context(), next, nil); code(err) != c.want {
+				t.Errorf("of a server that is drained: %v, want code %q", err, c.want)
+			}
+			if c.want != "" { // its server may be gone all the same
+				leave(t, one, 0)
+				if err := two.TakeTemplate(t.Context(), next, nil); err != nil {
+					t.Errorf("of a server that is gone: %v", err)
+				}
+			}
+		})
+	}
+}
+
 // testTakeTemplateTogether: of the servers that take a template at once, one has all of it.
 func testTakeTemplateTogether(t *testing.T, h harness) {
 	const most = 4

@@ -124,6 +124,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"TakeTemplate", testTakeTemplate},
 		{"TakeTemplateRefused", testTakeTemplateRefused},
 		{"TakeTemplateTogether", testTakeTemplateTogether},
+		{"TakeTemplateDrained", testTakeTemplateDrained},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.test(t, h) })
 	}

@@ -198,12 +198,15 @@ func want(r *Replicator, id, kind, checkpoint string) {
 // Taken says that this server has a sandbox or a snapshot now that another one had, and what
 // its copy is.
 func (r *Replicator) Taken(x store.Replica) {
+	checkpoint := x.Checkpoint
+	if x.EncryptionKey == "" {
+		x.Checkpoint = "" // it is made again, encrypted
+	}
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	s := r.sandbox(x.Of(), kindOf(x))
-	s.told++
-	s.replica, s.wanted, s.whole, s.made = &x, x.Checkpoint, false, nil
-	r.settle(s)
+	s.replica, s.whole, s.made = &x, false, nil
+	r.mu.Unlock()
+	want(r, x.Of(), kindOf(x), checkpoint)
 }
 
 // Ended says that a sandbox has ended, or that a snapshot was removed. Its copy is removed.
@@ -314,7 +317,7 @@ func (r *Replicator) Drain(ctx context.Context) error {
 			return nil
 		}
 		outage := r.outageNow()
-		if failure := r.allFailed(began); outage != nil || failure != nil || !r.await(ctx) {
+		if failure := allFailed(r.pending, began); outage != nil || failure != nil || !r.await(ctx) {
 			return undrained(left, cmp.Or(outage, failure))
 		}
 	}
@@ -322,8 +325,8 @@ func (r *Replicator) Drain(ctx context.Context) error {
 
 // allFailed returns why one of those without a copy has none, if for each of them an attempt
 // has failed since.
-func (r *Replicator) allFailed(since int) (failure error) {
-	for _, s := range r.pending {
+func allFailed(pending map[string]*sandbox, since int) (failure error) {
+	for _, s := range pending {
 		switch {
 		case s.rests:
 		case s.failed <= since:
@@ -414,6 +417,19 @@ func (r *Replicator) waiting() (n int, since time.Time) {
 		}
 	}
 	return n, since
+}
+
+// Outage returns an errdef.Unavailable with code "replica_pending" where nothing can be copied now,
+// because the store is down; nil if that is not known.
+func (r *Replicator) Outage() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	outage := r.outageNow()
+	if outage == nil {
+		return nil
+	}
+	return errdef.New(errdef.Unavailable, codePending, "the object storage does not answer, and nothing is copied: %w", outage).
+		WithRemedy("try again when it does")
 }
 
 // outageNow returns why the store is down; nil if that is not known, or was long ago: while

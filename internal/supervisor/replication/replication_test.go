@@ -549,7 +549,7 @@ func TestCopiesFromBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.stop()
 		const text = "a\n"
-		for _, id := range []string{"i0", "i1", "s0"} {
+		for _, id := range []string{"i0", "i1", "s0", "i2"} {
 			digest := seal.Key("").Digest([]byte(text))
 			index := fmt.Sprintf(`{"version":1,"uploads":["sandboxes/%s/%s"],"pieces":[{"size":%d,"sha256":%q}]}`, id, strings.Repeat("o", 26), len(text), digest)
 			up := "sandboxes/" + id + "/" + strings.Repeat("o", 26)
@@ -564,14 +564,20 @@ func TestCopiesFromBefore(t *testing.T) {
 				t.Errorf("%s was %q of %q", id, got, cp)
 			}
 		}
+		taken := w.replicas["i2"] // from another server, when this one has started
+		delete(w.replicas, "i2")
+		delete(w.slept, "i2")
 		delete(w.slept, "s0")
 		w.start()
+		w.replicas["i2"], w.slept["i2"] = taken, &sleeper{checkpoint: "c1", data: []byte(text)}
+		w.Taken(taken)
 		w.slept["s0"] = &sleeper{checkpoint: "c1", data: []byte(text)}
 		Snapshots{w.Replicator}.Keep(store.Snapshot{ID: "s0", Checkpoint: lifecycle.Checkpoint{ID: "c1"}})
 		w.drained()
 		synctest.Wait()
 		w.wantCopy("i0", "c1", text)
 		w.wantCopy("s0", "c1", text)
+		w.wantCopy("i2", "c1", text)
 		if cp, got := w.read("i1"); cp != "c1" || got != text {
 			t.Errorf("while it runs, the copy is %q of %q", got, cp)
 		}

@@ -72,11 +72,14 @@ const (
 	leftEvery  = 20 * time.Millisecond
 	// settleWithin bounds what must still be done when a move has ended.
 	settleWithin = 10 * time.Second
+	// wakeAgain is after how long a wake is tried again that failed.
+	wakeAgain = 5 * time.Second
 )
 
 // HandOver has the server to take a sandbox of this one, which take asks it for. It returns
-// when that one has it. After an error the sandbox is here, and runs if it ran before.
-func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error {
+// when that one has it. One that does not sleep is paused, or is an errdef.Conflict unless pauses is
+// set. After an error the sandbox is here, and runs if it ran before.
+func (t *Taker) HandOver(ctx context.Context, id, to, actor string, pauses bool, take func(context.Context) error) error {
 	gate, err := t.o.Gate(id)
 	if err == nil {
 		err = gate.shut(id)
@@ -92,11 +95,27 @@ func (t *Taker) HandOver(ctx context.Context, id, to, actor string, take func(co
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(t.ctx, cancel)()
+	if err := t.mayPause(ctx, id, pauses); err != nil {
+		return err
+	}
 	err = t.handOver(ctx, id, to, actor, take)
 	if err != nil {
 		t.wake(ctx, id, actor)
 	}
 	return err
+}
+
+// mayPause returns why a sandbox that may run is not paused to be moved: that is not wanted, or it
+// could not be copied.
+func (t *Taker) mayPause(ctx context.Context, id string, pauses bool) error {
+	sb, err := t.o.Store.Sandbox(ctx, id)
+	switch {
+	case err != nil || sb.Record.State == lifecycle.Paused && sb.Record.Op == nil:
+		return err
+	case !pauses:
+		return errdef.New(errdef.Conflict, codeConflict, "sandbox %s does not sleep any more", id).WithRemedy("try again in a moment")
+	}
+	return t.o.Replicas.Outage()
 }
 
 // handOver is HandOver while requests wait.
@@ -156,16 +175,33 @@ func (t *Taker) WakeMoved(ctx context.Context) error {
 	return err
 }
 
-// wake has a sandbox run again that was paused to be moved, with what it had then.
+// wake has a sandbox run again that was paused to be moved, with what it had then: later, if that
+// is not possible now.
 func (t *Taker) wake(ctx context.Context, id, actor string) {
 	ctx = context.WithoutCancel(ctx)
+	err := t.wakeNow(ctx, id, actor)
+	if err == nil {
+		return
+	}
+	t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)
+	go func() {
+		for mayWakeLater(err) && insist.Sleep(t.ctx, wakeAgain) {
+			err = t.wakeNow(ctx, id, actor)
+		}
+	}()
+}
+
+// mayWakeLater reports whether a wake failed for want of room, or of the database.
+func mayWakeLater(err error) bool {
+	return errdef.Is(err, errdef.Exhausted) || errdef.Is(err, errdef.Unavailable)
+}
+
+func (t *Taker) wakeNow(ctx context.Context, id, actor string) error {
 	sb, err := t.o.Store.Sandbox(ctx, id)
-	if err == nil && sb.Record.State == lifecycle.Paused && sb.Record.Moves != nil && !t.stopping.Load() {
+	if err == nil && sb.Owner == t.o.Store.Self() && sb.Record.State == lifecycle.Paused && sb.Record.Moves != nil && !t.stopping.Load() {
 		_, err = t.o.Calls.Connect(ctx, id, calls.WakeRequest{Timeout: time.Second, Actor: actor, Cause: lifecycle.CauseMove})
 	}
-	if err != nil {
-		t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)
-	}
+	return err
 }
 
 // Receive takes a sandbox over that its server offers, and returns when it is here, and runs

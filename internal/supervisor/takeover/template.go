@@ -48,8 +48,7 @@ func (t *Taker) template(ctx context.Context, id string) (store.Template, error)
 func (t *Taker) results(ctx context.Context, of store.Template) (results []store.Snapshot, err error) {
 	servers, err := t.o.Store.Servers(ctx)
 	if err == nil {
-		self := t.o.Store.Self()
-		err = of.Takes(of, self, store.Given(servers, self, of.Owner))
+		err = of.Takes(of, t.o.Store.Self(), servers)
 	}
 	if err != nil {
 		return nil, err
@@ -81,11 +80,8 @@ func (t *Taker) fetchResults(ctx context.Context, next store.Template, results [
 // commitTemplate commits that this server has a template, whose results are in their places.
 func (t *Taker) commitTemplate(next store.Template, made []store.Remade, copies []store.Replica) error {
 	err := t.decide(next.ID, func(ctx context.Context) (bool, error) {
-		is, err := t.template(ctx, next.ID)
-		if err != nil || is.Owner != t.o.Store.Self() {
-			return false, err
-		}
-		return t.has(ctx, made...)
+		is, err := t.template(ctx, next.ID) // by this commit alone, whatever has become of its results since
+		return err == nil && is.Owner == t.o.Store.Self(), err
 	}, func(ctx context.Context) error { return t.o.Store.TakeTemplate(ctx, next, made) })
 	if err != nil {
 		return err
