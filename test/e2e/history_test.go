@@ -234,6 +234,8 @@ func outcomeOf(err error) history.Outcome {
 		return history.Ended
 	}
 	switch e.Code {
+	case "sandbox_terminated": // while a pause waited for its copy
+		return history.Ended
 	case "already_paused", "not_running":
 		return history.Asleep
 	case "sandbox_not_running", "not_resumable":

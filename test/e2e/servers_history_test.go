@@ -387,6 +387,16 @@ func outage(r *round) time.Duration {
 	}
 }
 
+// beyondLease is an outage for longer than the lease, in every second round of a release until
+// others go on with what ran too.
+func beyondLease(r *round) time.Duration {
+	d := lease.Life + pastLease + testmode.N(r.rng, 5*time.Second)
+	if testmode.All() && r.rng.IntN(2) == 0 {
+		d += store.LostAfter + 10*time.Second
+	}
+	return d
+}
+
 // away lets time pass while a server is away. When its lease is over, others go on with what
 // sleeps and has a copy.
 func (f *fleet) away(ctx context.Context, r *round, v *member, others []int, within time.Duration) {
@@ -475,7 +485,7 @@ func (f *fleet) standStill(ctx context.Context, r *round) {
 	awake := f.asleep(ctx, r, v, others)
 	f.signal(v, syscall.SIGSTOP)
 	awake()
-	f.away(ctx, r, v, others, lease.Life+pastLease+testmode.N(r.rng, 5*time.Second))
+	f.away(ctx, r, v, others, beyondLease(r))
 	f.signal(v, syscall.SIGCONT)
 }
 
@@ -503,7 +513,7 @@ func (f *fleet) cut(ctx context.Context, r *round) {
 		v.db.Cut()
 	}
 	awake()
-	f.away(ctx, r, v, others, lease.Life+pastLease+testmode.N(r.rng, 5*time.Second))
+	f.away(ctx, r, v, others, beyondLease(r))
 	if err := netlink.RouteDel(hole); err != nil {
 		f.t.Errorf("connect %s again: %v", v.peer, err)
 	}
@@ -560,7 +570,7 @@ func (o *observer) move(ctx context.Context, to string) {
 // mayFail are the codes of what fails because servers come and go.
 var mayFail = []string{
 	"server_unreachable", "store_unavailable", "lease_lapsed", "replica_pending", "blobs_unavailable", "fenced", "record_changed",
-	"on_another_server", "not_replicated", "overtaken", "move_conflict", "canceled",
+	"on_another_server", "not_replicated", "overtaken", "move_conflict", "canceled", "resume_failed", "pause_failed",
 }
 
 // ofServers returns the error of a call as history has it: of what fails because servers come
