@@ -14,8 +14,8 @@ import (
 )
 
 // A server that is drained gives what it has to others, one thing after the other: sandboxes that
-// sleep, sandboxes that run, snapshots and built templates. It serves all the while, and what is made on it
-// nevertheless goes too. What cannot go stays, and is tried again.
+// sleep, sandboxes that run, snapshots and built templates. It serves all the while, and what is
+// made on it nevertheless goes too. What cannot go stays, and is tried again.
 
 const (
 	drainEvery = time.Second

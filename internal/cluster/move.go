@@ -101,6 +101,9 @@ func (c *Cluster) handOver(ctx context.Context, sb store.Sandbox, m moving) (ser
 // room, and returns which. All who ask for one at once wait for one move; where that fails, it is not
 // tried again at once.
 func (c *Cluster) Rehouse(ctx context.Context, id string) (server string, err error) {
+	if c.o.Mover == nil {
+		return "", errNoObjectStorage(c.o.Store.Self(), id)
+	}
 	t, begun := c.leaves.begin(id, false)
 	if begun {
 		go func() {
@@ -139,6 +142,7 @@ const (
 	codeConflict  = "move_conflict"
 	codeNoOther   = "no_other_server"
 	codeNoStorage = "no_object_storage"
+	codeDrained   = "server_drained"
 	codeVolumes   = "has_volumes"
 	codeCannotRun = "cannot_run_here"
 )
@@ -175,7 +179,8 @@ func (c *Cluster) target(ctx context.Context, to string, runs bool, template str
 	case !srv.Answers():
 		return srv, errNotThere(to, "stops, or is gone")
 	case srv.Draining:
-		return srv, errNotThere(to, "is drained")
+		return srv, errdef.New(errdef.WrongState, codeDrained, "server %s is drained, and gets nothing; nothing has moved", to).
+			WithRemedy("choose another of those that drowse servers lists, or undo it with drowse drain %s --undo", to).With("server", to)
 	}
 	return srv, nil
 }

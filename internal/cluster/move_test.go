@@ -41,7 +41,7 @@ func TestMove(t *testing.T) {
 	b := open(t, &records{self: "srv_b"})
 	at := listen(t, b)
 	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_a"}, servers: []store.Server{
-		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{Runtime: "1", CPU: []string{"avx"}}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"avx", "avx2"}, DiskMiB: leastDisk, Copies: true}}, {ID: "srv_old", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"sse"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_new", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "2", CPU: []string{"avx"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_gone", Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
+		{ID: "srv_a", Left: time.Minute, Address: "x", Room: &store.Room{Runtime: "1", CPU: []string{"avx"}}}, {ID: "srv_b", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"avx", "avx2"}, DiskMiB: leastDisk, Copies: true}}, {ID: "srv_old", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "1", CPU: []string{"sse"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_new", Left: time.Minute, Address: at, Room: &store.Room{Runtime: "2", CPU: []string{"avx"}, DiskMiB: leastDisk, Copies: true, MemoryMiB: 1 << 30}}, {ID: "srv_gone", Address: at}, {ID: "srv_drained", Left: time.Minute, Draining: true, Address: at}, {ID: "srv_leaves", Left: time.Minute, Leaving: true, Address: at}, {ID: "srv_deaf", Left: time.Minute},
 	}}
 	var asked, answer string
 	status := http.StatusOK
@@ -73,7 +73,7 @@ func TestMove(t *testing.T) {
 	move := func(to string) (store.Sandbox, error) {
 		return c.Move(t.Context(), wanderer, to, "me")
 	}
-	for to, code := range map[string]string{"srv_none": "server_not_found", "srv_gone": codeUnreachable, "srv_leaves": codeUnreachable, "srv_deaf": codeUnreachable, "srv_a": ""} {
+	for to, code := range map[string]string{"srv_none": "server_not_found", "srv_gone": codeUnreachable, "srv_drained": codeDrained, "srv_leaves": codeUnreachable, "srv_deaf": codeUnreachable, "srv_a": ""} {
 		if sb, err := move(to); errdef.CodeOf(err) != code || handed != 0 || code == "" && sb.Owner != "srv_a" {
 			t.Errorf("to %s: %+v, %v after %d moves", to, sb, err, handed)
 		}

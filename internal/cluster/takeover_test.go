@@ -212,17 +212,24 @@ func TestTakeOverOfTemplate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &records{self: "srv_a", servers: []store.Server{{ID: "srv_a", Left: time.Second}, {ID: "srv_b", Left: time.Second}, {ID: "srv_gone"}}}
 				taken := map[string]int{}
+				var mu sync.Mutex // guards taken and owner
 				owner := "srv_gone"
 				c := openTaking(t, r, nil)
 				c.o.TakeOver = func(_ context.Context, id string) error {
 					time.Sleep(time.Second)
+					mu.Lock()
+					defer mu.Unlock()
 					taken[id]++
 					if id == template {
 						owner = tt.owner
 					}
 					return tt.fails
 				}
-				c.o.OwnerOf = func(_ context.Context, id string) (string, string, error) { return whole[id], owner, nil }
+				c.o.OwnerOf = func(_ context.Context, id string) (string, string, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					return whole[id], owner, nil
+				}
 				var all sync.WaitGroup
 				for _, what := range []string{"template " + template, "snapshot " + result, "snapshot " + second} {
 					all.Go(func() {

@@ -242,6 +242,7 @@ var catalogue = []Entry{
 	{"secrets_limit", Exhausted, native, "The API key has as many secrets as it may have.", "Remove one first."},
 	{"secrets_not_supported", Forbidden, inE2B, "The routes of E2B's secrets are not served: these do not say for which hosts a secret is.", "Set the secret with its hosts (PUT /v1/secrets/{name}, drowse secret set), and name it in secrets of the create."},
 	{"secrets_unreadable", Unavailable, both, "The server cannot decrypt the values of secrets: the file secrets.key in its state directory is missing, damaged or another one.", "Put the file back from a backup and restart the server, or set the secrets anew."},
+	{"server_drained", WrongState, native, "The server is drained: it gives what it has to others, and nothing moves to it.", "Choose another, or undo it (drowse drain --undo)."},
 	{"server_lives", Conflict, neither, "Another process writes to the database as this server, and its lease lasts.", "Stop that process, or wait until it has not renewed its lease."},
 	{"server_not_found", NotFound, native, "The database knows no such server.", "See drowse servers for those that there are."},
 	{"server_unreachable", Unavailable, both, "Another server has what the request is for, and does not answer.", "Send it again: with `--blobs`, another server goes on with what slept there, in 15 s at most. Else see why that server is down, and start it again; what it had asleep is there then."},

@@ -128,7 +128,7 @@ func TestDrainServer(t *testing.T) {
 	}
 	made := a.create(ctx, options)
 	_, err = client.Move(ctx, b.client, made.ID, here)
-	wantCode(t, err, "a move to a server that is drained", "server_unreachable")
+	wantCode(t, err, "a move to a server that is drained", "server_drained")
 	if info, err := b.client.Get(ctx, made.ID); err != nil || info.Server == here {
 		t.Errorf("a sandbox that is made through a server that is drained is %+v, %v", info, err)
 	}
