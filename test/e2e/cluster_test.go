@@ -150,7 +150,9 @@ func TestThreeServers(t *testing.T) {
 	if x, err := all[1].client.Explain(ctx, guests[2].sb.ID); err != nil || !strings.Contains(x.Next.Text, "is gone, and nothing is done with it until that is back") || len(x.Transitions) == 0 {
 		t.Errorf("explained while its server is away: %+v, %v", x, err)
 	}
-	all[0].kill(ctx, t, unwanted.ID)
+	eventually(t, 10*time.Second, "it is killed, once the server that is asked knows too that the other is away", func() error {
+		return all[0].client.Kill(ctx, unwanted.ID)
+	})
 	if _, err := all[1].client.Get(ctx, unwanted.ID); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("a sandbox was killed whose server is away: %v", err)
 	}
