@@ -548,12 +548,12 @@ func TestTheNextCopySendsWhatHasChanged(t *testing.T) {
 func TestCopiesFromBefore(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		w.stop()
-		const text = "a\n"
+		const text = "what cannot be in random bytes by chance\n"
 		for _, id := range []string{"i0", "i1", "s0", "i2"} {
 			digest := seal.Key("").Digest([]byte(text))
 			index := fmt.Sprintf(`{"version":1,"uploads":["sandboxes/%s/%s"],"pieces":[{"size":%d,"sha256":%q}]}`, id, strings.Repeat("o", 26), len(text), digest)
 			up := "sandboxes/" + id + "/" + strings.Repeat("o", 26)
-			r := store.Replica{Sandbox: id, Checkpoint: "c1", Index: up + "/index-" + seal.Key("").Digest([]byte(index)), Bytes: 2}
+			r := store.Replica{Sandbox: id, Checkpoint: "c1", Index: up + "/index-" + seal.Key("").Digest([]byte(index)), Bytes: int64(len(text))}
 			if id == "s0" {
 				r.Sandbox, r.Snapshot = "", id
 			}
