@@ -289,6 +289,9 @@ func (r Record) Phase() Phase {
 	return r.Op.Phase
 }
 
+// Starts reports whether the operation in flight starts a runtime.
+func (r Record) Starts() bool { return r.Phase() == Creating || r.Phase() == Resuming }
+
 // Checkpointing reports whether the operation in flight checkpoints the sandbox or
 // takes it back to a snapshot: it runs before and after.
 func (r Record) Checkpointing() bool { return r.Op != nil && r.Op.Cause.GoesOn() }

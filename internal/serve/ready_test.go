@@ -23,6 +23,8 @@ import (
 // fakeHealth is a server on a host that may be unfit.
 type fakeHealth struct{ unfit atomic.Pointer[errdef.Error] }
 
+func (h *fakeHealth) Starting() bool { return false }
+
 func (h *fakeHealth) Check(context.Context) error { return nil }
 
 func (h *fakeHealth) Ready() error {
@@ -143,5 +145,25 @@ func TestCannotStart(t *testing.T) {
 	err = cannotStart(errors.New("a fault"))
 	if e, _ := errors.AsType[*errdef.Error](err); e == nil || !strings.Contains(e.Message, "a fault") || !strings.Contains(e.Remedy, "doctor") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestStopWaitsForStarts holds how long requests under way may take on a server that stops: those
+// that wait for a sandbox to start get its answer.
+func TestStopWaitsForStarts(t *testing.T) {
+	for starts, want := range map[time.Duration]time.Duration{
+		0:                       stopGrace,
+		3 * time.Second:         3*time.Second + stopGrace,
+		startsGrace + time.Hour: startsGrace + stopGrace,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			ctx, cancel := untilAnswered(t.Context(), func() bool { return time.Since(began) < starts })
+			defer cancel()
+			<-ctx.Done()
+			if took := time.Since(began); took < want-stopGrace/10 || took > want {
+				t.Errorf("with a sandbox that starts for %s, requests have %s, want %s", starts, took, want)
+			}
+		})
 	}
 }

@@ -56,6 +56,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/launch"
 	"github.com/drowse-dev/drowse/internal/supervisor/lightsleep"
 	"github.com/drowse-dev/drowse/internal/supervisor/outside"
@@ -99,6 +100,7 @@ func (o Options) limits() edge.Limits {
 const (
 	shutdownGrace = 20 * time.Second // for the sandboxes' operations
 	stopGrace     = time.Second      // for requests under way
+	startsGrace   = 10 * time.Second // for sandboxes to start that some of these may wait for
 )
 
 // sampleEvery is how often running sandboxes are measured, as E2B's own service
@@ -822,7 +824,22 @@ func stop(ctx context.Context, o Options, sup *supervisor.Supervisor, over bool)
 	return sup.Stop(stopping)
 }
 
-// serveUntil serves until ctx ends. Requests in flight get a moment to end;
+// untilAnswered returns a context for as long as requests under way may take: a moment, and that
+// after the last sandbox has started that some may wait for.
+func untilAnswered(ctx context.Context, starting func() bool) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, startsGrace+stopGrace)
+	go func() {
+		defer cancel()
+		for last := time.Now(); time.Since(last) < stopGrace && insist.Sleep(ctx, stopGrace/20); {
+			if starting() {
+				last = time.Now()
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// serveUntil serves until ctx ends. Requests in flight get the time of untilAnswered to end;
 // streams, which have no end of their own, are broken off. The service manager
 // learns from sup, after the trial of the start, when the server is ready and that it
 // is well.
@@ -845,9 +862,9 @@ func serveUntil(ctx context.Context, log *slog.Logger, ln net.Listener, server *
 	log.Info("server stopping")
 	notify(log, daemon.SdNotifyStopping)
 	leave()
-	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopGrace)
+	stop, cancel := untilAnswered(context.WithoutCancel(ctx), sup.Starting)
 	defer cancel()
-	if err := server.Shutdown(stop); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	if err := server.Shutdown(stop); err != nil && stop.Err() == nil {
 		return err
 	}
 	return ignoreClosed(ln.Close())

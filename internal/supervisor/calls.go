@@ -17,9 +17,9 @@ func (s *Supervisor) asked(id string) (calls.Sandbox, error) {
 	return asked{b}, err
 }
 
-// eachAsked implements calls.Reception.EachRunning.
+// eachAsked implements calls.Reception.Each.
 func (s *Supervisor) eachAsked(f func(calls.Sandbox)) {
-	s.eachRunning(func(b *box) { f(asked{b}) })
+	s.each(func(b *box) { f(asked{b}) })
 }
 
 // Snapshot implements calls.Sandbox.

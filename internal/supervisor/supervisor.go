@@ -287,7 +287,7 @@ func (s *Supervisor) furnish() {
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Space: s.space,
 		Limits: s.limits(), MaxTimeout: defaults.Ceiling(o.MaxTimeout), AgentToken: s.AgentToken, Knows: s.Knows, CheckMounts: func(c store.Config) error { return s.CheckMounts(c) },
 	}
-	s.Reception = &calls.Reception{Find: s.asked, EachRunning: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Answers: s.guests.Answers, Pace: calls.NewPace(), Log: o.Log}
+	s.Reception = &calls.Reception{Find: s.asked, Each: s.eachAsked, Ceiling: defaults.Ceiling(o.MaxTimeout), Pauses: s.launcher.Turns(), Answers: s.guests.Answers, Pace: calls.NewPace(), Log: o.Log}
 	if o.Replicated {
 		s.Reception.Kept = func(ctx context.Context, id string) error { return s.replicas.Wait(ctx, id) }
 	}

@@ -67,8 +67,8 @@ type Standing interface {
 type Reception struct {
 	// Find returns a sandbox by its id.
 	Find func(id string) (Sandbox, error)
-	// EachRunning calls f for every sandbox that runs.
-	EachRunning func(f func(Sandbox))
+	// Each calls f for every sandbox of this server.
+	Each func(f func(Sandbox))
 	// Ceiling is the largest timeout that is granted, and Pauses how many sandboxes
 	// PauseAll pauses at once.
 	Ceiling defaults.Ceiling

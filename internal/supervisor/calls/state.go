@@ -123,24 +123,45 @@ func pause(ctx context.Context, b Sandbox, ev lifecycle.PauseRequested, noWait b
 	}
 }
 
-// PauseAll pauses every sandbox that runs, with its memory where that can be captured,
-// for as long as ctx lasts. It is for a server that stops and serves nobody any more. It returns
-// how many sandboxes still run: those that could not be paused, or not in time.
+// PauseAll pauses every sandbox that runs or is being started, with its memory where that can be
+// captured, for as long as ctx lasts. It is for a server that stops and serves nobody any more. It
+// returns how many sandboxes still run: those that could not be paused, or not in time.
 func (r *Reception) PauseAll(ctx context.Context) (left int) {
 	var pausing sync.WaitGroup
 	turns := make(chan struct{}, r.Pauses)
-	r.EachRunning(func(b Sandbox) {
+	r.eachUp(func(b Sandbox) {
 		turns <- struct{}{}
 		pausing.Go(func() {
 			defer func() { <-turns }()
-			if err := PauseAnyhow(ctx, b, lifecycle.Meta{Cause: lifecycle.CauseShutdown}); err != nil {
+			err := PauseAnyhow(ctx, b, lifecycle.Meta{Cause: lifecycle.CauseShutdown})
+			if err != nil && isUp(b) { // else its start has failed
 				r.Log.Warn("sandbox not paused", "sandbox", b.Snapshot().ID, "err", err)
 			}
 		})
 	})
 	pausing.Wait()
-	r.EachRunning(func(Sandbox) { left++ })
+	r.eachUp(func(Sandbox) { left++ })
 	return left
+}
+
+// Starting reports whether a sandbox is being started.
+func (r *Reception) Starting() (starts bool) {
+	r.Each(func(b Sandbox) { starts = starts || b.Snapshot().Record.Starts() })
+	return starts
+}
+
+// eachUp calls f for every sandbox that runs or is being started.
+func (r *Reception) eachUp(f func(Sandbox)) {
+	r.Each(func(b Sandbox) {
+		if isUp(b) {
+			f(b)
+		}
+	})
+}
+
+func isUp(b Sandbox) bool {
+	rec := b.Snapshot().Record
+	return rec.State == lifecycle.Running || rec.Starts()
 }
 
 // Connected is the answer to Connect.
