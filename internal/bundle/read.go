@@ -37,15 +37,23 @@ type Reader struct {
 	// Digest is the SHA-256 of the manifest as it was written, in hex. It stands for
 	// all of the bundle: the manifest has the digests of what follows.
 	Digest string
+	// Skip is asked of each file of the memory image whether to pass over its data, which is
+	// at an offset of the bundle. nil passes over none. For who reads a copy of which
+	// each piece is known to be what was written: the checksum of the bundle is not compared then.
+	Skip func(f layer.File, offset int64) bool
 
-	raw *source
-	tr  *tar.Reader
+	raw     *source
+	tr      *tar.Reader
+	skipped bool // something was passed over
 }
 
 // NewReader reads the manifest.
 func NewReader(r io.Reader) (*Reader, error) {
 	raw := &source{r: r, sum: sha256.New()}
 	b := &Reader{raw: raw, tr: tar.NewReader(raw)}
+	if s, ok := r.(io.Seeker); ok {
+		b.tr = tar.NewReader(seeking{raw, s, &b.skipped})
+	}
 	if err := b.readManifest(); err != nil {
 		return nil, raw.explain(err)
 	}
@@ -152,6 +160,10 @@ func (b *Reader) image(to Sink) error {
 		if h.Name != imageDir+f.Name || h.Typeflag != tar.TypeReg || h.Size != f.Size || onlyRecords(h, "size") != nil {
 			return layer.Damaged("%.100q is where %q should be", h.Name, imageDir+f.Name)
 		}
+		if b.Skip != nil && b.Skip(f, b.raw.at) {
+			b.skipped = true
+			continue
+		}
 		if err := to.ImageFile(f.Name, f.Size, b.tr); err != nil {
 			return err
 		}
@@ -174,7 +186,7 @@ func (b *Reader) end() error {
 	if _, err := io.ReadFull(b.raw, got); err != nil {
 		return err
 	}
-	if string(got) != want {
+	if string(got) != want && !b.skipped {
 		return layer.Damaged("its checksum is not that of its bytes")
 	}
 	// The rest of the block, and the two that end an archive.
@@ -304,6 +316,7 @@ const blockSize = 512
 // that was read: where a header has just been read, of all before that.
 type source struct {
 	r    io.Reader
+	at   int64 // how much was read or passed over
 	sum  hash.Hash
 	last []byte
 	err  error // of r; its end is none
@@ -312,6 +325,7 @@ type source struct {
 // Read implements io.Reader.
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.r.Read(p)
+	s.at += int64(n)
 	s.last = append(s.last, p[:n]...)
 	if old := len(s.last) - blockSize; old > 0 {
 		s.sum.Write(s.last[:old])
@@ -321,6 +335,29 @@ func (s *source) Read(p []byte) (int, error) {
 		s.err = err
 	}
 	return n, err
+}
+
+// seeking is a source of which parts can be passed over.
+type seeking struct {
+	*source
+	to      io.Seeker
+	skipped *bool
+}
+
+// Seek implements io.Seeker, for the data of files that are to be passed over.
+func (s seeking) Seek(offset int64, whence int) (int64, error) {
+	if !*s.skipped {
+		return -1, errors.ErrUnsupported
+	}
+	if offset > 0 {
+		offset++ // archive/tar leaves the last byte to be read, for which all of a piece would be
+	}
+	at, err := s.to.Seek(offset, whence)
+	if err != nil {
+		s.err = err
+	}
+	s.at += offset // whence is io.SeekCurrent: archive/tar knows no other
+	return at, err
 }
 
 // explain says of the error of whoever reads whether the bundle is to blame.

@@ -3,6 +3,7 @@ package replica
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,21 +20,88 @@ const ahead = 4
 // Open returns the stream of a copy. What cannot be read as it was written is an
 // errdef.Unavailable with code "replica_damaged". Close must be called; reading ends with
 // ctx, too.
-func Open(ctx context.Context, from blobs.Store, x Index) io.ReadCloser {
-	ctx, cancel := context.WithCancel(ctx)
-	r := &reader{ctx: ctx, cancel: cancel, queue: make(chan chan fetched, ahead-1)}
-	r.running.Go(func() { r.fetch(from, x) })
+func Open(ctx context.Context, from blobs.Store, x Index) *Reader {
+	r := &Reader{parent: ctx, from: from, index: x}
+	r.start(0)
 	return r
 }
 
-// reader is the stream of a copy, for one goroutine at a time.
-type reader struct {
+// Reader is the stream of a copy, for one goroutine at a time.
+type Reader struct {
+	parent context.Context
+	from   blobs.Store
+	index  Index
+	at     int64 // of what is read next
+
+	// Of the pieces from one on.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 	queue   chan chan fetched // of the pieces in their order; closed after the last
 	piece   []byte            // what is left of the one that is being read
 	err     error             // what every further Read returns
+}
+
+// start has the pieces read from the n-th on.
+func (r *Reader) start(n int) {
+	ctx, cancel := context.WithCancel(r.parent)
+	queue := make(chan chan fetched, ahead-1)
+	r.ctx, r.cancel, r.queue, r.piece = ctx, cancel, queue, nil
+	r.running.Go(func() { r.fetch(ctx, queue, n) })
+}
+
+// Seek implements io.Seeker for offsets ahead, from what is read next. What is skipped is not
+// read from the store.
+func (r *Reader) Seek(offset int64, whence int) (int64, error) {
+	if whence != io.SeekCurrent || offset < 0 {
+		return r.at, errors.New("internal error: a copy is read from its begin to its end")
+	}
+	if r.err != nil || offset <= int64(len(r.piece)) {
+		offset = min(offset, int64(len(r.piece)))
+		r.piece, r.at = r.piece[offset:], r.at+offset
+		return r.at, nil
+	}
+	r.cancel()
+	r.running.Wait()
+	r.at += offset
+	n, start := r.index.pieceAt(r.at)
+	r.start(n)
+	if skip := r.at - start; skip > 0 {
+		if r.err = r.next(); r.err != nil {
+			return r.at, r.err
+		}
+		r.piece = r.piece[skip:]
+	}
+	return r.at, nil
+}
+
+// pieceAt returns which piece has an offset of the stream, and where it begins.
+func (x Index) pieceAt(off int64) (n int, start int64) {
+	for n < len(x.Pieces) && start+x.Pieces[n].Size <= off {
+		start += x.Pieces[n].Size
+		n++
+	}
+	return n, start
+}
+
+// Part returns a part of the stream, which may be read when the Reader is closed.
+func (r *Reader) Part(off, size int64) Part {
+	n, start := r.index.pieceAt(off)
+	p := Part{from: r.from, index: r.index, first: n, size: size}
+	for end := off + size; start < end && n < len(r.index.Pieces); n++ {
+		p.starts = append(p.starts, start-off)
+		start += r.index.Pieces[n].Size
+	}
+	return p
+}
+
+// Part is a part of the stream of a copy, of which each piece is read by itself, in any order.
+type Part struct {
+	from   blobs.Store
+	index  Index
+	first  int     // piece of the index that it begins in
+	starts []int64 // where each piece begins; of the first it may be below 0
+	size   int64
 }
 
 // fetched is a piece that was read, or why it was not.
@@ -44,13 +112,13 @@ type fetched struct {
 
 // fetch reads the pieces, each in a goroutine that begins when there is a place in the
 // queue: so no more are in memory than the queue has, one before and one after it.
-func (r *reader) fetch(from blobs.Store, x Index) {
-	defer close(r.queue)
-	for i, p := range x.Pieces {
+func (r *Reader) fetch(ctx context.Context, queue chan<- chan fetched, first int) {
+	defer close(queue)
+	for i, p := range r.index.Pieces[first:] {
 		slot := make(chan fetched, 1)
 		select {
-		case r.queue <- slot:
-		case <-r.ctx.Done():
+		case queue <- slot:
+		case <-ctx.Done():
 			return
 		}
 		if p.Digest == "" {
@@ -58,9 +126,9 @@ func (r *reader) fetch(from blobs.Store, x Index) {
 			continue
 		}
 		r.running.Go(func() {
-			data, err := get(r.ctx, from, x, p)
+			data, err := get(ctx, r.from, r.index, p)
 			if err != nil {
-				err = fmt.Errorf("read piece %d of a copy: %w", i, err)
+				err = fmt.Errorf("read piece %d of a copy: %w", first+i, err)
 			}
 			slot <- fetched{data, err}
 		})
@@ -87,7 +155,7 @@ func get(ctx context.Context, from blobs.Store, x Index, p Piece) ([]byte, error
 }
 
 // Read implements io.Reader.
-func (r *reader) Read(p []byte) (int, error) {
+func (r *Reader) Read(p []byte) (int, error) {
 	for len(r.piece) == 0 && r.err == nil {
 		r.err = r.next()
 	}
@@ -95,12 +163,12 @@ func (r *reader) Read(p []byte) (int, error) {
 		return 0, r.err
 	}
 	n := copy(p, r.piece)
-	r.piece = r.piece[n:]
+	r.piece, r.at = r.piece[n:], r.at+int64(n)
 	return n, nil
 }
 
 // next waits for the next piece.
-func (r *reader) next() error {
+func (r *Reader) next() error {
 	select {
 	case slot, ok := <-r.queue:
 		if !ok {
@@ -121,7 +189,7 @@ func (r *reader) next() error {
 }
 
 // WriteTo implements io.WriterTo, without a copy of each piece.
-func (r *reader) WriteTo(w io.Writer) (n int64, err error) {
+func (r *Reader) WriteTo(w io.Writer) (n int64, err error) {
 	for {
 		for len(r.piece) == 0 && r.err == nil {
 			r.err = r.next()
@@ -133,7 +201,7 @@ func (r *reader) WriteTo(w io.Writer) (n int64, err error) {
 			return n, r.err
 		}
 		some, err := io.Copy(w, bytes.NewReader(r.piece))
-		r.piece, n = r.piece[some:], n+some
+		r.piece, r.at, n = r.piece[some:], r.at+some, n+some
 		if err != nil {
 			return n, err
 		}
@@ -141,7 +209,7 @@ func (r *reader) WriteTo(w io.Writer) (n int64, err error) {
 }
 
 // Close ends the stream, and returns when nothing of it runs any more.
-func (r *reader) Close() error {
+func (r *Reader) Close() error {
 	r.cancel()
 	r.running.Wait()
 	r.piece, r.err = nil, os.ErrClosed

@@ -94,7 +94,7 @@ var bounds = map[place]string{
 	{"internal/layer.readFlat", "io.ReadAll"}:                             ownFile,
 	{"internal/mcp.Server.ServeListener", "http.Server"}:                  inRoom,
 	{"internal/mcp.readFile", "io.ReadAll"}:                               "what a tool of MCP reads of a file: at most what it asks for, in a request that is counted",
-	{"internal/replica.Open", "queue"}:                                    "ahead, of maxPiece bytes each",
+	{"internal/replica.Reader.start", "queue"}:                            "ahead, of maxPiece bytes each",
 	{"internal/replica.Write", "queue"}:                                   "uploads and one, of maxPiece bytes each",
 	{"internal/replica.decode", "json.NewDecoder"}:                        inMemory,
 	{"internal/runtime/gvisor.awaitImage", "json.NewDecoder"}:             ownFile,

@@ -7,9 +7,16 @@ import (
 )
 
 // Within returns what reads r for as long as there is room on the disk for
-// what is read, and ctx lasts.
+// what is read, and ctx lasts. It can pass over what r can.
 func (d *Disk) Within(ctx context.Context, r io.Reader) io.Reader {
-	return &upload{ctx: ctx, disk: d, r: r}
+	u := &upload{ctx: ctx, disk: d, r: r}
+	if s, ok := r.(io.Seeker); ok {
+		return struct {
+			io.Reader
+			io.Seeker
+		}{u, s}
+	}
+	return u
 }
 
 // upload is a bundle, or a file, on its way in. Before every so many bytes it asks
