@@ -170,6 +170,7 @@ var catalogue = []Entry{
 	{"listen_failed", Invalid, neither, "The server cannot listen on this address.", "Use an address of this machine, such as 127.0.0.1:3000."},
 	{"max_lifetime_exceeded", NotFound, both, "The sandbox has ended: its max lifetime was reached.", "Create a new one with a longer maxLifetime, or without one."},
 	{"memory_not_capturable", WrongState, both, "Something that is open in the sandbox cannot be saved with its memory. The sandbox runs on.", "Close what the message names, or pause with mode filesystem, which keeps the files alone."},
+	{"memory_pending", Unavailable, both, "Part of the sandbox's memory is still to be read from object storage, from where this server has taken the sandbox over. It stays paused.", "Try again once object storage answers."},
 	{"method_not_allowed", Invalid, both, "The path does not support this method.", "Use a method that the Allow header lists."},
 	{"mode_invalid", Invalid, both, "The pause mode must be memory or filesystem.", "Use memory or filesystem."},
 	{"mount_forbidden", Forbidden, neither, "The kernel does not allow the server to mount overlayfs.", "Run it as root with CAP_SYS_ADMIN; a container needs --privileged."},

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -115,7 +116,7 @@ func (s *Store) Seal(m Manifest, p *Packs) (digest string, written int64, err er
 }
 
 // seal makes the files in dir durable, lists them in m, and writes that beside
-// them.
+// them. Pages that come late are as m lists them already.
 func seal(dir string, m *Manifest, p *Packs) (digest string, err error) {
 	m.Version = wholeVersion
 	if p != nil {
@@ -128,11 +129,16 @@ func seal(dir string, m *Manifest, p *Packs) (digest string, err error) {
 	if err != nil {
 		return "", err
 	}
+	known := *m
 	m.Files = make([]File, len(entries))
 	var g errgroup.Group
 	for i, e := range entries {
 		if f, ok := p.linked(e.Name()); ok {
 			m.Files[i] = f
+			continue
+		}
+		if name, late := strings.CutSuffix(e.Name(), lateSuffix); late {
+			m.Files[i] = fileOf(known, name)
 			continue
 		}
 		g.Go(func() (err error) {
@@ -238,7 +244,7 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 	if err := failpoint.Fail(failpoint.Verify); err != nil {
 		return Manifest{}, err
 	}
-	m, err := s.look(id, digest)
+	m, err := lookIn(s.ImageDir(id), id, digest)
 	if err == nil {
 		err = verifyContents(s.ImageDir(id), m)
 	}
@@ -246,7 +252,7 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 		_, err = readMap(s.ImageDir(id), m)
 	}
 	if err != nil {
-		return Manifest{}, damaged("memory image", id, err)
+		return Manifest{}, imageDamaged(id, err)
 	}
 	return m, nil
 }
@@ -255,19 +261,27 @@ func (s *Store) Verify(id, digest string) (Manifest, error) {
 // as digest, and the files that it names are there, with their sizes, and no others.
 // It is for who compares each part with its checksum when it is read.
 func (s *Store) Look(id, digest string) (Manifest, error) {
-	m, err := s.look(id, digest)
+	m, err := lookIn(s.ImageDir(id), id, digest)
 	if err == nil {
 		err = verifySizes(s.ImageDir(id), m)
 	}
 	if err != nil {
-		return Manifest{}, damaged("memory image", id, err)
+		return Manifest{}, imageDamaged(id, err)
 	}
 	return m, nil
 }
 
-// look returns the manifest sealed as digest.
-func (s *Store) look(id, digest string) (Manifest, error) {
-	dir := s.ImageDir(id)
+// lookIn returns the manifest sealed as digest.
+func lookIn(dir, id, digest string) (Manifest, error) {
+	m, err := readManifest(dir, id, digest)
+	if err == nil {
+		err = verifyNames(dir, m)
+	}
+	return m, err
+}
+
+// readManifest is lookIn that does not ask which files there are.
+func readManifest(dir, id, digest string) (Manifest, error) {
 	data, err := os.ReadFile(filepath.Join(dir, manifestName))
 	if err != nil {
 		return Manifest{}, err
@@ -282,7 +296,7 @@ func (s *Store) look(id, digest string) (Manifest, error) {
 	if m.Version < 1 || m.Version > manifestVersion || m.ID != id {
 		return Manifest{}, fmt.Errorf("%s is of version %d and image %s", manifestName, m.Version, m.ID)
 	}
-	return m, verifyNames(dir, m)
+	return m, nil
 }
 
 func verifyContents(dir string, m Manifest) error {
@@ -313,6 +327,9 @@ func verifyNames(dir string, m Manifest) error {
 		return err
 	}
 	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), lateSuffix) {
+			return errPending(m.ID)
+		}
 		known := slices.ContainsFunc(m.Files, func(f File) bool { return f.Name == e.Name() })
 		if !known && e.Name() != manifestName {
 			return fmt.Errorf("%s was added", e.Name())

@@ -55,7 +55,7 @@ func (s *Store) NewImageOver(id, base, digest string) (dir string, p *Packs, err
 		return dir, p, nil
 	}
 	from := s.ImageDir(base)
-	m, err := s.look(base, digest)
+	m, err := lookIn(from, base, digest)
 	if err != nil || !m.Mapped() || verifySizes(from, m) != nil || verifyFile(from, fileOf(m, pagemap.SumsName)) != nil {
 		return dir, p, nil // the pause does not need it, and the next wake does not either
 	}
@@ -154,7 +154,7 @@ func (s *Store) LookMapped(id, digest string) (Manifest, error) {
 		return m, err
 	}
 	if err := verifyFile(s.ImageDir(id), fileOf(m, pagemap.SumsName)); err != nil {
-		return Manifest{}, damaged("memory image", id, err)
+		return Manifest{}, imageDamaged(id, err)
 	}
 	return m, nil
 }

@@ -285,7 +285,7 @@ func TestDamagedPacks(t *testing.T) {
 		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "checkpoint_damaged" || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
-		m, err := r.look("two", two)
+		m, err := lookIn(r.ImageDir("two"), "two", two)
 		if err == nil {
 			_, err = r.Whole(m)
 		}

@@ -106,7 +106,8 @@ func (st *Staging) AddImageFile(name string, size int64, data io.Reader) error {
 }
 
 // SealImage makes the image durable as that of m.ID, checks that its files are
-// those that m lists, and returns its digest.
+// those that m lists, and returns its digest. Pages that come late are what m
+// says of them.
 func (st *Staging) SealImage(m Manifest) (digest string, err error) {
 	got := m
 	if digest, err = seal(st.imageDir(), &got, nil); err != nil {
