@@ -47,6 +47,20 @@ type Spec struct {
 	// AllFirst has the runtime run only when all of Unread has been read. Every driver
 	// that is a ChangeCapturer can restore so.
 	AllFirst bool
+	// Late brings the pages of Unread, which are not all there yet; nil if they are. It is for
+	// a driver that restores early, and without AllFirst.
+	Late Late
+}
+
+// Late brings the pages of a memory image. Until all of them are there, their file is where
+// layer.LatePath says.
+type Late interface {
+	// Await returns when the part with an offset is there, and from where to where that
+	// goes. An error says why it will not come; or it is that of ctx.
+	Await(ctx context.Context, off int64) (start, end int64, err error)
+	// WhenWhole calls f once with how many bytes there are, when all of them are: at once if they
+	// are already. After stop it is not called any more.
+	WhenWhole(f func(size int64)) (stop func())
 }
 
 // ImageFile is what is known of a file of a memory image.

@@ -249,7 +249,7 @@ func (d *Driver) Restore(ctx context.Context, spec runtime.Spec, image string) (
 	return d.launch(ctx, spec, func(c control) error {
 		if spec.Unread != nil {
 			if l, ok := c.(local); ok && forAll() {
-				return l.restoreServed(d.bundle(spec.ID), image, spec.Unread, spec.AllFirst) // and the disks later: see followLoading
+				return l.restoreServed(d.bundle(spec.ID), image, serving{Files: spec.Unread, AllFirst: spec.AllFirst}, spec.Late) // and the disks later: see followLoading
 			}
 			if !spec.AllFirst {
 				return errors.New("internal error: another build restores only what has been verified")

@@ -83,10 +83,10 @@ func startRoot(c *container.Container, conf *config.Config, action string,
 func setupNetwork(conn *urpc.Client, pid int, conf *config.Config, disableIPv6, isRestore bool) error
 
 // restoreServed is restore with an image server. It returns when the guest runs: when
-// the kernel's state has been read, or with allFirst, when its memory has been too. The
+// the kernel's state has been read, or with AllFirst, when its memory has been too. The
 // bundle is that of the runtime now: one that has waited was made in another place.
-func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, allFirst bool) error {
-	sock, err := l.serveImage(bundle, image, serving{files, allFirst})
+func (l local) restoreServed(bundle, image string, what serving, late runtime.Late) error {
+	sock, err := l.serveImage(bundle, image, what, late)
 	if err != nil {
 		return fmt.Errorf("start image server: %w", err)
 	}
@@ -102,12 +102,12 @@ func (l local) restoreServed(bundle, image string, files []runtime.ImageFile, al
 		if err := setupNetwork(conn, l.c.SandboxPid(), conf, false, true); err != nil {
 			return fmt.Errorf("set up network: %w", err)
 		}
-		if !allFirst {
-			if err := tellFirstUse(conn, image, files); err != nil {
+		if !what.AllFirst {
+			if err := tellFirstUse(conn, image, what.Files); err != nil {
 				return err
 			}
 		}
-		opts := boot.RestoreOpts{Background: !allFirst, UseCheckpointGofer: true}
+		opts := boot.RestoreOpts{Background: !what.AllFirst, UseCheckpointGofer: true}
 		opts.FilePayload.Files = []*os.File{sock}
 		if err := conn.Call(boot.ContMgrRestore, &opts, nil); err != nil {
 			return fmt.Errorf("restore %s: %w", l.c.ID, err)
@@ -147,7 +147,7 @@ func (l local) endSentry() {
 
 // serveImage gives an image to an image server, and returns the sentry's end of its
 // socket.
-func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err error) {
+func (l local) serveImage(bundle, image string, what serving, late runtime.Late) (_ *os.File, err error) {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -171,11 +171,18 @@ func (l local) serveImage(bundle, image string, what serving) (_ *os.File, err e
 		return nil, fmt.Errorf("lock %s: %w", loading.Name(), err)
 	}
 	for _, f := range what.Files {
-		file, err := os.Open(filepath.Join(image, f.Name))
+		file, err := openLate(image, f.Name, late)
 		if err != nil {
 			return nil, err
 		}
 		files = append(files, file)
+	}
+	if late != nil {
+		asks, err := bring(late)
+		if err != nil {
+			return nil, err
+		}
+		what.Late, files = true, append(files, asks)
 	}
 	server, err := l.d.takeImageServer()
 	if err != nil {

@@ -465,7 +465,7 @@ func beHostile(t *testing.T, e *early, files []runtime.ImageFile) {
 	t.Helper()
 	e.spec = e.again(t, e.spec)
 	i := start(t, e.d, e.spec)
-	conn, err := i.c.(local).serveImage(e.d.bundle(e.spec.ID), e.image, serving{Files: files})
+	conn, err := i.c.(local).serveImage(e.d.bundle(e.spec.ID), e.image, serving{Files: files}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

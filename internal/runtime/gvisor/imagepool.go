@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/drowse-dev/drowse/internal/pagemap"
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/runtime/gvisor/imageserver"
 )
@@ -56,6 +57,7 @@ func (p *imageProcess) pid() int { return p.cmd.Process.Pid }
 type serving struct {
 	Files    []runtime.ImageFile `json:"files"`
 	AllFirst bool                `json:"allFirst"`
+	Late     bool                `json:"late,omitempty"` // pages are asked for over a socket, which comes after the files
 }
 
 // imageCommand is the command of an image server or taker.
@@ -147,12 +149,16 @@ func awaitImage(control int) (what serving, files []int, err error) {
 	if files, err = unix.ParseUnixRights(&messages[0]); err != nil {
 		return what, nil, err
 	}
+	rest := len(files) - imageFiles
 	conn := os.NewFile(uintptr(control), "control")
 	defer conn.Close()
 	if err := json.NewDecoder(io.MultiReader(bytes.NewReader(first), conn)).Decode(&what); err != nil {
 		return what, nil, err
 	}
-	if len(files) != imageFiles+len(what.Files) {
+	if what.Late {
+		rest--
+	}
+	if rest != len(what.Files) {
 		return what, nil, fmt.Errorf("%d open files for an image of %d", len(files), len(what.Files))
 	}
 	return what, files, nil
@@ -174,7 +180,11 @@ func beImageServer(reads func(*os.File) io.ReaderAt) int {
 	}
 	var files []imageserver.File
 	for i, f := range what.Files {
-		files = append(files, imageserver.File{ImageFile: f, From: reads(os.NewFile(uintptr(fds[imageFiles+i]), f.Name))})
+		from := reads(os.NewFile(uintptr(fds[imageFiles+i]), f.Name))
+		if what.Late && f.Name == pagemap.Stream {
+			from = imageserver.Awaiting(from, f.Size, fds[imageFiles+len(what.Files)], os.Exit)
+		}
+		files = append(files, imageserver.File{ImageFile: f, From: from})
 	}
 	to := json.NewEncoder(os.NewFile(uintptr(fds[imageReport]), loadingFile))
 	err = imageserver.Serve(fds[imageSocket], files, what.AllFirst, func(d *imageserver.Damage) { _ = to.Encode(report{Damage: d}) })

@@ -66,7 +66,7 @@ type slot struct {
 // shapeOf returns what of a spec a runtime is made with: all but what it can
 // be given later.
 func shapeOf(s runtime.Spec) runtime.Spec {
-	s.ID, s.Owner, s.Rootfs, s.Network, s.Sharers, s.Build, s.Unread, s.AllFirst, s.Disk = "", "", "", nil, 0, "", nil, false, runtime.Disk{}
+	s.ID, s.Owner, s.Rootfs, s.Network, s.Sharers, s.Build, s.Unread, s.AllFirst, s.Late, s.Disk = "", "", "", nil, 0, "", nil, false, nil, runtime.Disk{}
 	return s
 }
 
