@@ -259,7 +259,7 @@ func (n *needs) add(kind, id string) {
 	if _, known := n.copied[path]; known {
 		return
 	}
-	if n.there(path) {
+	if n.there(path) && !(kind == "images" && n.there(layer.LatePath(path))) { // the rest of it is in object storage
 		n.copied[path] = false
 	} else {
 		n.missing = append(n.missing, path)

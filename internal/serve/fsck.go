@@ -93,6 +93,16 @@ func (c *checker) check(ctx context.Context) error {
 	return c.unowned(ctx)
 }
 
+// image verifies a memory image. One of which the server is to read the rest from object storage
+// is as it should be.
+func (c *checker) image(cp lifecycle.Checkpoint) (layer.Manifest, error) {
+	m, err := c.u.layers.Verify(cp.ID, cp.Digest)
+	if errdef.CodeOf(err) == layer.CodePending {
+		m, _, err = c.u.layers.LookLate(cp.ID, cp.Digest)
+	}
+	return m, err
+}
+
 // snapshot checks what sandboxes need that start from a snapshot.
 func (c *checker) snapshot(ctx context.Context, snap store.Snapshot) {
 	c.report.Snapshots++
@@ -109,7 +119,7 @@ func (c *checker) snapshot(ctx context.Context, snap store.Snapshot) {
 	}
 	if cp := snap.Checkpoint; cp.Mode == lifecycle.Memory {
 		c.report.Images++
-		_, err := c.u.layers.Verify(cp.ID, cp.Digest)
+		_, err := c.image(cp)
 		fault("image", err)
 	}
 	for _, id := range snap.Checkpoint.Stack {
@@ -189,7 +199,7 @@ func (c *checker) sandbox(ctx context.Context, sb store.Sandbox) error {
 	var damage []Fault
 	if cp.Mode == lifecycle.Memory {
 		c.report.Images++
-		m, err := c.u.layers.Verify(cp.ID, cp.Digest)
+		m, err := c.image(*cp)
 		if err != nil {
 			damage = append(damage, damaged(sb, "image", err))
 		}

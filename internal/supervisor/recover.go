@@ -29,6 +29,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 		b := newBox(s, sb)
 		register(s, b)
 		s.replicas.Follow(lifecycle.Record{}, sb)
+		s.Complete(sb)
 		if err := b.recover(ctx); err != nil {
 			return fmt.Errorf("sandbox %s: %w", sb.ID, err)
 		}

@@ -41,7 +41,7 @@ func (s *Supervisor) TakeSnapshot(ctx context.Context, id string, req SnapshotRe
 	if err != nil {
 		return store.Snapshot{}, err
 	}
-	release, err := s.Reserve(req, b.snapshot().Config.Limits)
+	release, err := s.Reserve(ctx, req, b.snapshot())
 	if err != nil {
 		return store.Snapshot{}, err
 	}
@@ -149,7 +149,7 @@ func (s *Supervisor) Restore(ctx context.Context, id string, req RestoreRequest)
 	if err != nil {
 		return sb, "", err
 	}
-	to, release, err := s.Aim(b.snapshot(), req)
+	to, release, err := s.Aim(ctx, b.snapshot(), req)
 	if err != nil {
 		return sb, "", err
 	}

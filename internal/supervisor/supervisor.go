@@ -44,6 +44,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/events"
+	"github.com/drowse-dev/drowse/internal/supervisor/fetch"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/fitness"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
@@ -274,7 +275,7 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 func (s *Supervisor) furnish() {
 	o := s.o
 	s.removals = insist.New(s.ctx, o.Log)
-	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Log: o.Log, Ways: o.Images}
+	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Fetches: fetch.New(s.ctx, o.Layers, s.space, o.Log), Log: o.Log, Ways: o.Images}
 	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Lent: s.outside.Lent, Log: o.Log}
 	s.Board = services.New(s.ctx, s, s.guests, o.WakeQueue, func(id string) (runtime.Instance, func(lifecycle.Entry) error) { return servedBy(s, id) })
 	s.launcher = launch.New(launch.Options{
@@ -294,7 +295,13 @@ func (s *Supervisor) furnish() {
 	s.guard = disklimit.NewGuard(disklimit.Options{
 		Layers: o.Layers, Space: s.space, Remove: o.Driver.Remove, Go: s.goOn, Log: o.Log,
 		LimitVolume: func(ctx context.Context, id string) string { return s.Limit(ctx, id) },
-		EachRunning: func(f func(*disklimit.Tenant)) { s.eachRunning(func(b *box) { f(b.tenant) }) },
+		EachRunning: func(f func(*disklimit.Tenant)) {
+			s.each(func(b *box) {
+				if b.snapshot().Record.State == lifecycle.Running {
+					f(b.tenant)
+				}
+			})
+		},
 	})
 	s.remains = remains.New(o.Driver, o.Layers, o.RunDir, s)
 }
@@ -322,6 +329,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 	go func() {
 		s.work.Wait()
 		s.removals.Wait()
+		s.checkpoints.Fetches.Stopped()
 		close(done)
 	}()
 	select {
@@ -496,14 +504,6 @@ func (s *Supervisor) forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.boxes, id)
-}
-
-func (s *Supervisor) eachRunning(f func(*box)) {
-	s.each(func(b *box) {
-		if b.snapshot().Record.State == lifecycle.Running {
-			f(b)
-		}
-	})
 }
 
 // enlist makes a sandbox known, with the volumes that it asks for by their names.

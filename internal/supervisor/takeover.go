@@ -13,8 +13,7 @@ import (
 
 func newTaker(s *Supervisor) *takeover.Taker {
 	return takeover.New(s.ctx, takeover.Options{
-		Store: s.o.Store, Replicas: s.replicas, Shelf: func() *snapshots.Shelf { return s.Shelf }, Carrier: s.carrier, Layers: s.o.Layers, Space: s.space, Tenure: s.tenure, Removals: s.removals, Calls: s.Reception, Log: s.log,
-		Knows: s.Knows,
+		Store: s.o.Store, Replicas: s.replicas, Shelf: func() *snapshots.Shelf { return s.Shelf }, Carrier: s.carrier, Layers: s.o.Layers, Fetches: s.checkpoints.Fetches, Space: s.space, Tenure: s.tenure, Removals: s.removals, Calls: s.Reception, Log: s.log, Knows: s.Knows,
 		Gate: func(id string) (takeover.Gate, error) {
 			b, err := s.box(id)
 			if err != nil {

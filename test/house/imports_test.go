@@ -67,7 +67,7 @@ var layers = []layer{
 		packages: []string{
 			"internal/supervisor/agentclient", "internal/supervisor/autopsy", "internal/supervisor/awake", "internal/supervisor/calls", "internal/supervisor/capacity", "internal/supervisor/capture", "internal/supervisor/checkpoint",
 			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/disklimit", "internal/supervisor/events",
-			"internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/greed", "internal/supervisor/ids", "internal/supervisor/insist",
+			"internal/supervisor/fetch", "internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/greed", "internal/supervisor/ids", "internal/supervisor/insist",
 			"internal/supervisor/journal", "internal/supervisor/launch", "internal/supervisor/leases", "internal/supervisor/lightsleep", "internal/supervisor/merging",
 			"internal/supervisor/metrics", "internal/supervisor/moving", "internal/supervisor/names", "internal/supervisor/once", "internal/supervisor/outcome", "internal/supervisor/outside",
 			"internal/supervisor/preview", "internal/supervisor/publish", "internal/supervisor/putoff", "internal/supervisor/quota", "internal/supervisor/remains", "internal/supervisor/replication", "internal/supervisor/services", "internal/supervisor/snapshots",

@@ -109,6 +109,10 @@ func (x Maker) Make(ctx context.Context, c *Capture) (cp lifecycle.Checkpoint, f
 	if err := x.Space.Check(space.Least); err != nil {
 		return cp, 0, err
 	}
+	// The guest cannot be frozen before, and is not to blame for it.
+	if err := x.Checkpoints.Whole(ctx, sb.Record.Checkpoint); err != nil {
+		return cp, 0, err
+	}
 	// Before the freeze, and beside the drain: it can take a second.
 	var m layer.Manifest
 	var look errgroup.Group

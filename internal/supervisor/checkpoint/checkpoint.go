@@ -16,6 +16,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
+	"github.com/drowse-dev/drowse/internal/supervisor/fetch"
 	"github.com/drowse-dev/drowse/internal/template"
 )
 
@@ -40,6 +41,7 @@ type Reader struct {
 	Templates *template.Store
 	Driver    runtime.Driver
 	Ledger    *cost.Ledger
+	Fetches   *fetch.Fetcher // nil where nothing comes from elsewhere
 	Log       *slog.Logger
 	Ways
 }
@@ -63,6 +65,7 @@ type Image struct {
 	// read before the runtime runs: as runtime.Spec takes them.
 	Unread   []runtime.ImageFile
 	AllFirst bool
+	Late     runtime.Late // brings the rest of it; nil if it is whole
 }
 
 // Image verifies a checkpoint of a sandbox, and returns the memory image that a
@@ -95,6 +98,9 @@ func (x Reader) unread(cp lifecycle.Checkpoint) (m layer.Manifest, image Image) 
 	if cp.Mode != lifecycle.Memory {
 		return m, image
 	}
+	if f := x.Fetches.Of(cp.ID); f != nil {
+		return x.late(cp, f)
+	}
 	m, err := x.Layers.LookMapped(cp.ID, cp.Digest)
 	if err != nil {
 		return m, image // Verify says what is wrong
@@ -113,6 +119,25 @@ func (x Reader) unread(cp lifecycle.Checkpoint) (m layer.Manifest, image Image) 
 		image.Unread, image.AllFirst = asRead(m), true
 	}
 	return m, image
+}
+
+// late is unread for an image whose pages are being fetched.
+func (x Reader) late(cp lifecycle.Checkpoint, f *fetch.Fetch) (m layer.Manifest, image Image) {
+	m, late, err := x.Layers.LookLate(cp.ID, cp.Digest)
+	if err != nil || f.Failed() || x.Early <= 0 || !x.early(m) {
+		return m, image // Verify waits for it, or says what is wrong
+	}
+	image.Unread = asRead(m)
+	if late { // else it has just become whole
+		image.Late = f
+	}
+	return m, image
+}
+
+// Late reports whether a file of an image that comes from elsewhere may come when its sandbox
+// runs already.
+func (x Reader) Late(m layer.Manifest, f layer.File) bool {
+	return layer.MayBeLate(f) && x.Early > 0 && f.Size >= x.Early && x.early(m)
 }
 
 // early reports whether the runtime of an image can run before all of it is read.
@@ -194,6 +219,23 @@ func unreadable(format string, args ...any) error {
 	return errdef.New(errdef.Unavailable, CodeUnreadable, format, args...)
 }
 
+// Whole returns when nothing of a checkpoint comes from elsewhere any more, or why it does not
+// come. nil is none.
+func (x Reader) Whole(ctx context.Context, cp *lifecycle.Checkpoint) error {
+	if cp == nil {
+		return nil
+	}
+	return x.Fetches.Wait(ctx, cp.ID)
+}
+
+// Ready returns when ForWake need not wait for what comes from elsewhere.
+func (x Reader) Ready(ctx context.Context, cp lifecycle.Checkpoint, suspect bool) error {
+	if x.Early > 0 && !suspect {
+		return nil
+	}
+	return x.Whole(ctx, &cp)
+}
+
 // Verify checks all of a checkpoint that a resume will use, and returns the
 // manifest of its memory image if it has one.
 func (x Reader) Verify(ctx context.Context, cp lifecycle.Checkpoint) (m layer.Manifest, err error) {
@@ -201,6 +243,9 @@ func (x Reader) Verify(ctx context.Context, cp lifecycle.Checkpoint) (m layer.Ma
 	g.Go(func() error { return x.Layers.VerifyStack(ctx, cp.Stack, cp.Layers) })
 	if cp.Mode == lifecycle.Memory {
 		g.Go(func() (err error) {
+			if err := x.Whole(ctx, &cp); err != nil {
+				return err
+			}
 			m, err = x.Layers.Verify(cp.ID, cp.Digest)
 			return err
 		})

@@ -56,6 +56,7 @@ type Options struct {
 
 // Checkpoints verifies what a sandbox goes on from.
 type Checkpoints interface {
+	Ready(ctx context.Context, cp lifecycle.Checkpoint, suspect bool) error
 	ForWake(ctx context.Context, sb store.Sandbox, cp lifecycle.Checkpoint, t template.Template, suspect bool) (image checkpoint.Image, detail string, err error)
 }
 
@@ -181,6 +182,9 @@ func (l *Launcher) verify(ctx context.Context, s Start) (image checkpoint.Image,
 	if s.Checkpoint == nil {
 		return checkpoint.Image{}, "", nil
 	}
+	if err := l.o.Checkpoints.Ready(ctx, *s.Checkpoint, s.Suspect); err != nil {
+		return checkpoint.Image{}, "", err
+	}
 	waited := trace.Start(ctx, "wait to verify the checkpoint")
 	leave, err := l.verifies.Enter(ctx, s.Key)
 	waited()
@@ -222,7 +226,8 @@ func (l *Launcher) spec(s Start, sb store.Sandbox, t template.Template, image ch
 	spec.ID, spec.Owner = s.ID, sb.Config.Key
 	spec.Rootfs, spec.Network = filepath.Join(l.o.RunDir, s.ID), s.Gate
 	spec.Disk = s.Disk
-	spec.Sharers, spec.Build, spec.Unread, spec.AllFirst = l.o.Sharers(sb.Config.Key), image.Build, image.Unread, image.AllFirst
+	spec.Sharers, spec.Build = l.o.Sharers(sb.Config.Key), image.Build
+	spec.Unread, spec.AllFirst, spec.Late = image.Unread, image.AllFirst, image.Late
 	return spec
 }
 

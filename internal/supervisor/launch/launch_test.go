@@ -29,6 +29,8 @@ type slow struct {
 	busy, most int // how many are verified now, and were at most
 }
 
+func (s *slow) Ready(context.Context, lifecycle.Checkpoint, bool) error { return nil }
+
 func (s *slow) ForWake(ctx context.Context, sb store.Sandbox, _ lifecycle.Checkpoint, _ template.Template, _ bool) (checkpoint.Image, string, error) {
 	if sb.Config.Key != s.key {
 		return checkpoint.Image{}, "", nil

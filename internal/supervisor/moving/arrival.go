@@ -28,6 +28,7 @@ type Arrival struct {
 	System     layer.System // what its programs run from here
 	Build      string       // of the runtime that reads its memory here
 	Staging    *layer.Staging
+	LatePages  int64                // bytes of pages that the bundle has passed over; 0 for none
 	Checkpoint lifecycle.Checkpoint // complete once it is received
 
 	ctx    context.Context // of Receive
@@ -83,6 +84,11 @@ func (a *Arrival) Receive(ctx context.Context, from *bundle.Reader) error {
 	}
 	if a.Mode != lifecycle.Memory {
 		return nil
+	}
+	if a.LatePages > 0 {
+		if err := a.Staging.LatePages(a.LatePages); err != nil {
+			return err
+		}
 	}
 	a.Checkpoint.AgentToken = a.Manifest.AgentToken
 	m := layer.Manifest{ID: a.Checkpoint.ID, Runtime: a.Manifest.Needs.Runtime, Build: a.Build, Stack: a.Stack, Files: a.Manifest.Image.Files, System: &a.System}

@@ -243,6 +243,12 @@ func (c Carrier) Bring(ctx context.Context, a *Arrival, from *bundle.Reader, rem
 	return place()
 }
 
+// MayComeLate reports whether a file of the memory image of an arrival may come when its
+// sandbox runs already.
+func (c Carrier) MayComeLate(a *Arrival, f layer.File) bool {
+	return a.Mode == lifecycle.Memory && c.Checkpoints.Late(layer.Manifest{Runtime: a.Manifest.Needs.Runtime, Build: a.Build}, f)
+}
+
 // checkSettings holds what the sandbox is to what is allowed here.
 func (c Carrier) checkSettings(a *Arrival) error {
 	if err := c.MaxTimeout.Check(defaults.OrUnlimited(a.Manifest.Settings.Timeout)); err != nil {

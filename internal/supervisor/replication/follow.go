@@ -2,7 +2,6 @@ package replication
 
 import (
 	"context"
-	"io"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -42,7 +41,11 @@ func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
 
 // Open returns the copy of the checkpoint of a sandbox of another server, or of a snapshot as a
 // sandbox, and what the database says of it. It is store.ErrNotReplicated where that is of another checkpoint.
-func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (io.ReadCloser, store.Replica, error) {
+func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (*replica.Reader, store.Replica, error) {
+	if r.o.Blobs == nil {
+		return nil, store.Replica{}, errdef.New(errdef.Conflict, "not_replicated", "this server was started without --blobs, and cannot read the copy of %s", sb.ID).
+			WithRemedy("start it with the --blobs that it had")
+	}
 	has, err := r.o.Store.Replica(ctx, sb.ID)
 	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || sb.Record.Checkpoint.ID != has.Checkpoint) {
 		return nil, has, store.ErrNotReplicated(sb.ID)

@@ -19,7 +19,7 @@ type RestoreRequest struct {
 
 // Aim returns what a sandbox goes back to that asks for this. Until release is called,
 // there is room for the state before.
-func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore, release func(), err error) {
+func (s *Shelf) Aim(ctx context.Context, sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore, release func(), err error) {
 	snap, undo, err := s.own(sb.ID, req.Snapshot)
 	if err != nil {
 		return to, nil, err
@@ -37,7 +37,7 @@ func (s *Shelf) Aim(sb store.Sandbox, req RestoreRequest) (to lifecycle.Restore,
 	release = func() {}
 	if err == nil && !req.Discard {
 		to.Undo = NewID()
-		release, err = s.Reserve(Request{Key: sb.Config.Key, Replace: undo}, sb.Config.Limits)
+		release, err = s.Reserve(ctx, Request{Key: sb.Config.Key, Replace: undo}, sb)
 	}
 	return to, release, err
 }

@@ -214,14 +214,19 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Reserve makes sure that a snapshot of a sandbox with these limits can have its
+// Reserve waits until the checkpoint that a sandbox has is whole, which a snapshot may share,
+// and makes sure that a snapshot of the sandbox can have its
 // name, if any, and its part of the disk, until release is called. A name that is
 // taken is an errdef.Exists with code "snapshot_exists", unless the snapshot to
 // replace has it. That one keeps its part of the disk until then. Names are those of
 // an API key; a template that it has built has all names that the template can be built
 // to. That is asked of the store here, before the sandbox stands still, and decided by it
 // when it commits.
-func (s *Shelf) Reserve(req Request, of store.Limits) (release func(), err error) {
+func (s *Shelf) Reserve(ctx context.Context, req Request, sb store.Sandbox) (release func(), err error) {
+	if err := s.o.Checkpoints.Whole(ctx, sb.Record.Checkpoint); err != nil {
+		return nil, err
+	}
+	of := sb.Config.Limits
 	name, key := req.Name, req.Key
 	if err := CheckName(name); err != nil {
 		return nil, err

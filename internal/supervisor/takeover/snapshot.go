@@ -2,11 +2,11 @@ package takeover
 
 import (
 	"context"
-	"io"
 	"slices"
 
 	"github.com/drowse-dev/drowse/internal/bundle"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/replica"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
@@ -31,7 +31,7 @@ func (t *Taker) takeOverSnapshot(ctx context.Context, id string) error {
 // snapshot returns how a snapshot is read and judged.
 func (t *Taker) snapshot(snap store.Snapshot, commit func(a *moving.Arrival, replica store.Replica) error) of {
 	return of{
-		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) {
+		open: func(ctx context.Context) (*replica.Reader, store.Replica, error) {
 			return t.o.Replicas.Open(ctx, moving.OfSnapshot(snap))
 		},
 		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {

@@ -6,9 +6,9 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -18,8 +18,10 @@ import (
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/layer"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/replica"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/fetch"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 	"github.com/drowse-dev/drowse/internal/supervisor/moving"
@@ -36,6 +38,7 @@ type Options struct {
 	Shelf    func() *snapshots.Shelf
 	Carrier  moving.Carrier
 	Layers   *layer.Store
+	Fetches  *fetch.Fetcher
 	Space    *space.Disk
 	Tenure   *tenure.Tenure
 	Removals *insist.Remover
@@ -118,18 +121,21 @@ func (t *Taker) takeAsleep(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
+	var late latePages
 	return t.fetch(ctx, of{
-		open: func(ctx context.Context) (io.ReadCloser, store.Replica, error) { return t.o.Replicas.Open(ctx, sb) },
+		late: &late,
+		open: func(ctx context.Context) (*replica.Reader, store.Replica, error) { return t.o.Replicas.Open(ctx, sb) },
 		expect: func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error) {
 			return t.o.Carrier.ExpectTaken(ctx, m, sb)
 		},
-		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commit(a, sb, replica) },
+		commit: func(a *moving.Arrival, replica store.Replica) error { return t.commit(a, sb, replica, late) },
 	})
 }
 
 // of is how what is taken over is read, judged and committed.
 type of struct {
-	open   func(ctx context.Context) (io.ReadCloser, store.Replica, error)
+	late   *latePages // where pages of the memory may come when it is committed; nil if they may not
+	open   func(ctx context.Context) (*replica.Reader, store.Replica, error)
 	expect func(ctx context.Context, m bundle.Manifest) (*moving.Arrival, error)
 	commit func(a *moving.Arrival, replica store.Replica) error
 }
@@ -152,7 +158,15 @@ func (t *Taker) fetch(ctx context.Context, x of) error {
 	if err != nil {
 		return err
 	}
+	if x.late != nil {
+		r.Skip = x.late.of(t.o.Carrier, a, from)
+	}
 	return t.o.Carrier.Bring(ctx, a, r, t.o.Removals, func() error {
+		if x.late != nil {
+			if err := x.late.check(ctx); err != nil {
+				return err
+			}
+		}
 		err := a.Place()
 		if err == nil {
 			err = x.commit(a, replica)
@@ -197,7 +211,7 @@ func (t *Taker) remove(a *moving.Arrival) {
 const again = time.Second
 
 // commit commits that this server has a sandbox, whose checkpoint is in its place.
-func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica) error {
+func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replica, late latePages) error {
 	res, err := lifecycle.Step(sb.Record, a.Taken(sb, replica.Offered == t.o.Store.Self()), ids.Now())
 	if err != nil || !res.Changed {
 		return store.ErrChanged(sb.ID)
@@ -212,6 +226,9 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	}
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
+	if late.is {
+		t.begin(a.Checkpoint.ID, late.from)
+	}
 	t.arrive(next, sb.Record, res)
 	return nil
 }
@@ -305,8 +322,10 @@ func (t *Taker) disown(ctx context.Context) error {
 }
 
 // AwaitCopies returns when all that sleep here are in object storage as they sleep, and all
-// snapshots, if there is any.
-func (t *Taker) AwaitCopies(ctx context.Context) error { return t.o.Replicas.Drain(ctx) }
+// snapshots, if there is any; and when the memory is here of all that run.
+func (t *Taker) AwaitCopies(ctx context.Context) error {
+	return cmp.Or(t.o.Fetches.Drain(ctx), t.o.Replicas.Drain(ctx))
+}
 
 // SweepCopies removes from object storage what nothing of any server needs.
 func (t *Taker) SweepCopies(ctx context.Context) error { return t.o.Replicas.Sweep(ctx) }
