@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -37,6 +38,10 @@ type elsewhere struct {
 	Store    string `json:"store"`    // the URL that the server was given last
 	Server   string `json:"server"`   // the id of the directory's server
 	Database string `json:"database"` // tells the database from others
+	// Branch of it was used last: a server that starts does not go back to an old primary.
+	Branch store.Branch `json:"branch,omitzero"`
+
+	writing sync.Mutex // held while it is changed and written
 }
 
 // note tells who wants to mend a damaged database what this is.
@@ -69,8 +74,14 @@ func readElsewhere(dir string) (*elsewhere, error) {
 	return &e, nil
 }
 
-// write puts it in the place of the database.
-func (e elsewhere) write(dir string) error {
+// write changes it, and puts it in the place of the database.
+func (e *elsewhere) write(dir string, change func()) error {
+	e.writing.Lock()
+	defer e.writing.Unlock()
+	change()
+	if e.Database == "" { // the records are not there yet
+		return nil
+	}
 	text, err := json.Marshal(e)
 	if err != nil {
 		return err
@@ -96,7 +107,7 @@ func databaseBefore(dir string) string { return filepath.Join(dir, "drowse.db.be
 // check refuses the database of a URL if it is not the one with the directory's records:
 // by what another one names, all files of the directory would be nobody's.
 func (e *elsewhere) check(ctx context.Context, dir, url string) (store.Glance, error) {
-	g, err := store.Look(ctx, url, e.Server)
+	g, err := store.Look(ctx, url, e.Server, e.Branch)
 	if err == nil && g.Identity != e.Database {
 		err = errdef.New(errdef.Conflict, "store_mismatch", "the database is not the one with the records of %s", dir).
 			WithRemedy("give the URL of that one, or of a restored dump of it; the last one is in %s", databaseIn(dir))
@@ -147,11 +158,20 @@ func openRecords(ctx context.Context, o Options) (st *store.SQL, e *elsewhere, e
 			return nil, nil, err
 		}
 	}
-	if st, err = store.Connect(ctx, o.Store); err != nil {
+	first := e == nil
+	if first {
+		e = &elsewhere{Note: note, Store: o.Store, Server: "srv_" + strings.ToLower(rand.Text()[:16])}
+	}
+	keep := func(b store.Branch) {
+		if err := e.write(o.StateDir, func() { e.Branch = b }); err != nil {
+			o.Log.Warn("a start of this server may not know an old primary of its database", "err", err)
+		}
+	}
+	if st, err = store.ConnectFrom(ctx, o.Store, e.Branch, keep); err != nil {
 		return nil, nil, err
 	}
-	if e == nil {
-		e, err = moveIn(ctx, o, st)
+	if first {
+		err = e.moveIn(ctx, o, st)
 	}
 	if err != nil {
 		return nil, nil, errors.Join(err, st.Close())
@@ -161,16 +181,15 @@ func openRecords(ctx context.Context, o Options) (st *store.SQL, e *elsewhere, e
 
 // moveIn has a database get the records of a state directory, if it has any; only one
 // without servers does.
-func moveIn(ctx context.Context, o Options, st *store.SQL) (*elsewhere, error) {
+func (e *elsewhere) moveIn(ctx context.Context, o Options, st *store.SQL) error {
 	servers, err := st.Servers(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	e := &elsewhere{Note: note, Store: o.Store, Server: "srv_" + strings.ToLower(rand.Text()[:16])}
 	_, err = os.Lstat(databaseIn(o.StateDir))
 	switch {
 	case err == nil && len(servers) > 0:
-		return nil, errdef.New(errdef.Conflict, "store_in_use", "the database has records already, of server %s, and %s has records of its own", servers[0].ID, o.StateDir).
+		return errdef.New(errdef.Conflict, "store_in_use", "the database has records already, of server %s, and %s has records of its own", servers[0].ID, o.StateDir).
 			WithRemedy("give this server an empty state directory, or a database of its own (that one can be dropped and made anew if no server ever ran with it: a first start was cut off); sandboxes of one go to the other by drowse export and import")
 	case err == nil:
 		o.Log.Info("the records of the state directory are copied into PostgreSQL", "stateDir", o.StateDir)
@@ -183,12 +202,13 @@ func moveIn(ctx context.Context, o Options, st *store.SQL) (*elsewhere, error) {
 		}
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if e.Database, err = store.Identity(ctx, st); err != nil {
-		return nil, err
+	database, err := store.Identity(ctx, st)
+	if err != nil {
+		return err
 	}
-	return e, e.write(o.StateDir)
+	return e.write(o.StateDir, func() { e.Database = database })
 }
 
 // beFirst refuses a database that has records and no server, unless one has just come.
@@ -336,8 +356,7 @@ func openHeld(ctx context.Context, o Options, closers *cleanups) (*store.SQL, *t
 	closers.add(func() error { return hold.end(after) })
 	closers.add(background(after, func(ctx context.Context) { _ = k.Run(ctx) }))
 	if e.Store != o.Store {
-		e.Store = o.Store
-		err = e.write(o.StateDir)
+		err = e.write(o.StateDir, func() { e.Store = o.Store })
 	}
 	return st, hold, err
 }

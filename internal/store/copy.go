@@ -86,9 +86,10 @@ type Glance struct {
 	Left     time.Duration // of its lease, below zero for one that has ended
 }
 
-// Look looks at the database of a URL, and who has the lease of a server there.
-func Look(ctx context.Context, url, server string) (g Glance, err error) {
-	s, err := dial(url, silentWithin)
+// Look looks at the database of a URL, and who has the lease of a server there. Seen is its branch
+// as of [ConnectFrom].
+func Look(ctx context.Context, url, server string, seen Branch) (g Glance, err error) {
+	s, err := dial(url, silentWithin, &branches{newest: seen})
 	if err != nil {
 		return g, err
 	}
@@ -144,7 +145,7 @@ func Copy(ctx context.Context, ref, server, to string) error {
 	if !IsURL(ref) {
 		return copyFile(ctx, ref, to)
 	}
-	from, err := dial(ref, copiesWithin)
+	from, err := dial(ref, copiesWithin, &branches{})
 	if err != nil {
 		return err
 	}

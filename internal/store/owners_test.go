@@ -11,7 +11,7 @@ import (
 func TestOwnersOfBefore(t *testing.T) {
 	const before = 20 // the version of the schema
 	ctx := t.Context()
-	s, err := dial(pgtest.Shared(t).NewDatabase(t), silentWithin)
+	s, err := dial(pgtest.Shared(t).NewDatabase(t), silentWithin, &branches{})
 	if err != nil {
 		t.Fatal(err)
 	}

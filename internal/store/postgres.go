@@ -19,7 +19,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/planted"
@@ -63,7 +62,14 @@ const turnLock = 7233188113540117870
 // PGPASSFILE…). A database that a newer drowse has written is left as it is and refused with
 // errdef.Unsupported.
 func Connect(ctx context.Context, dsn string) (*SQL, error) {
-	s, err := dial(dsn, silentWithin)
+	return ConnectFrom(ctx, dsn, Branch{}, nil)
+}
+
+// ConnectFrom is Connect to a database whose branch was seen last: one that was left before is
+// refused with errdef.Unavailable. Keep is called with each newer branch, before anything is read
+// or written there; nil for nothing.
+func ConnectFrom(ctx context.Context, dsn string, seen Branch, keep func(Branch)) (*SQL, error) {
+	s, err := dial(dsn, silentWithin, &branches{newest: seen, keep: keep})
 	if err != nil {
 		return nil, err
 	}
@@ -74,9 +80,9 @@ func Connect(ctx context.Context, dsn string) (*SQL, error) {
 	return s, nil
 }
 
-// dial is Connect to a database that is left as it is. A connection is given up on which it
+// dial is ConnectFrom to a database that is left as it is. A connection is given up on which it
 // is silent for so long.
-func dial(dsn string, silence time.Duration) (*SQL, error) {
+func dial(dsn string, silence time.Duration, from *branches) (*SQL, error) {
 	config, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, errdef.New(errdef.Invalid, "store_invalid", "the URL of the store cannot be used: %w", err).
@@ -90,7 +96,7 @@ func dial(dsn string, silence time.Duration) (*SQL, error) {
 		return &impatient{Conn: conn, most: silence}, nil
 	}
 	config.ConnectTimeout = connectWithin
-	config.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary // a stand-by is behind
+	config.ValidateConnect = from.validate
 	// Whatever the database's own defaults are.
 	for name, value := range map[string]string{
 		"application_name": "drowse", "client_encoding": "UTF8", "synchronous_commit": "on",
@@ -105,11 +111,11 @@ func dial(dsn string, silence time.Duration) (*SQL, error) {
 	}
 	e := &postgres{name: shown(config)}
 	s := newSQL(e.name, e)
-	s.writer = pool(sql.OpenDB(connector{config}), 1)
+	s.writer = pool(sql.OpenDB(connector{config, from}), 1)
 	reading := config.Copy()
 	reading.RuntimeParams["default_transaction_read_only"] = "on"
-	s.reader = pool(sql.OpenDB(connector{reading}), readers)
-	e.ask = pool(sql.OpenDB(connector{config}), 1)
+	s.reader = pool(sql.OpenDB(connector{reading, from}), readers)
+	e.ask = pool(sql.OpenDB(connector{config, from}), 1)
 	return s, nil
 }
 
@@ -387,31 +393,12 @@ func (c *impatient) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// connector makes connections on which statements in SQLite's dialect are understood.
-type connector struct{ config *pgx.ConnConfig }
-
-func (c connector) Connect(ctx context.Context) (driver.Conn, error) {
-	conn, err := stdlib.GetConnector(*c.config).Connect(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return &connection{conn.(*stdlib.Conn)}, nil
-}
-
-func (c connector) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
-
-type connection struct{ *stdlib.Conn }
-
 func (c *connection) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
 	return c.Conn.PrepareContext(ctx, numbered(query))
 }
 
 func (c *connection) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	return c.Conn.ExecContext(ctx, numbered(query), args)
-}
-
-func (c *connection) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
-	return c.Conn.QueryContext(ctx, numbered(query), args)
 }
 
 // CheckNamedValue gives truth as SQLite has it, a number.

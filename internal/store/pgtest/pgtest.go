@@ -80,6 +80,11 @@ func Start(t testing.TB, settings ...string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.endWith(t)
+	return s
+}
+
+func (s *Server) endWith(t testing.TB) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("PostgreSQL said:\n%s", s.said())
@@ -89,7 +94,6 @@ func Start(t testing.TB, settings ...string) *Server {
 			t.Errorf("remove the directory of PostgreSQL: %v", err)
 		}
 	})
-	return s
 }
 
 // Open starts a server for a program that is no test. It ends with that, at the latest.
@@ -125,6 +129,22 @@ func Shared(t testing.TB) *Server {
 
 // newServer starts a server, which ends by kill and remove.
 func newServer(own []string) (_ *Server, err error) {
+	return makeServer(own, func(s *Server) error {
+		initdb := s.command("initdb", "--pgdata=data", "--no-sync", "--no-instructions", "--auth=trust", "--username=postgres",
+			"--encoding=UTF8", "--no-locale", "--locale-provider=icu", "--icu-locale=en-US", "--wal-segsize=4")
+		if out, err := combined(initdb); err != nil {
+			return fmt.Errorf("initdb in %s: %w\n%s\nIf its user may not enter %s, set TMPDIR to a directory that all may enter", s.dir, err, out, filepath.Dir(s.dir))
+		}
+		if err := s.up(); err != nil {
+			return err
+		}
+		_, err := run(s.Admin(), "create role "+role+" login")
+		return err
+	})
+}
+
+// makeServer makes the directory of a server, and has it filled.
+func makeServer(own []string, fill func(*Server) error) (_ *Server, err error) {
 	s := &Server{settings: append(settings[:len(settings):len(settings)], own...)}
 	if s.bin, err = programs(); err != nil {
 		return nil, err
@@ -150,19 +170,90 @@ func newServer(own []string) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	initdb := s.command("initdb", "--pgdata=data", "--no-sync", "--no-instructions", "--auth=trust", "--username=postgres",
-		"--encoding=UTF8", "--no-locale", "--locale-provider=icu", "--icu-locale=en-US", "--wal-segsize=4")
-	var out []byte
-	if err := ownthread.Run(func() (err error) { out, err = initdb.CombinedOutput(); return err }); err != nil {
-		return nil, fmt.Errorf("initdb in %s: %w\n%s\nIf its user may not enter %s, set TMPDIR to a directory that all may enter", s.dir, err, out, parent)
-	}
-	if err := s.up(); err != nil {
-		return nil, err
-	}
-	if _, err := run(s.Admin(), "create role "+role+" login"); err != nil {
+	if err := fill(s); err != nil {
 		return nil, err
 	}
 	return s, nil
+}
+
+// combined runs a program of PostgreSQL, and returns what it says.
+func combined(cmd *exec.Cmd) (out []byte, err error) {
+	err = ownthread.Run(func() (err error) { out, err = cmd.CombinedOutput(); return err })
+	return out, err
+}
+
+// StandBy returns a stand-by of the server that each commit waits for. It ends with the test.
+func (s *Server) StandBy(t testing.TB) *Server {
+	t.Helper()
+	standby, err := makeServer(nil, func(standby *Server) error { return standby.follow(s) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.endWith(t)
+	return standby
+}
+
+// Follow has a server that is down become a stand-by of another one that each commit waits for.
+// What it had is lost.
+func (s *Server) Follow(t testing.TB, primary *Server) {
+	t.Helper()
+	if err := s.follow(primary); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *Server) follow(primary *Server) error {
+	if err := os.RemoveAll(filepath.Join(s.dir, "data")); err != nil {
+		return err
+	}
+	backup := s.command("pg_basebackup", "--pgdata=data", "--write-recovery-conf", "--checkpoint=fast", "--no-sync", "--dbname", primary.Admin())
+	if out, err := combined(backup); err != nil {
+		return fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+	}
+	if err := s.up(); err != nil {
+		return err
+	}
+	return primary.setStandBys("*")
+}
+
+// Alone has commits of the server wait for no stand-by.
+func (s *Server) Alone(t testing.TB) {
+	t.Helper()
+	if err := s.setStandBys(""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// setStandBys says which stand-bys a commit waits for, and waits until the server knows.
+func (s *Server) setStandBys(names string) error {
+	if _, err := run(s.Admin(), "alter system set synchronous_standby_names = '"+names+"'"); err != nil {
+		return err
+	}
+	if _, err := run(s.Admin(), "select pg_reload_conf()"); err != nil {
+		return err
+	}
+	for end := time.Now().Add(testmode.Patience()); ; time.Sleep(5 * time.Millisecond) {
+		// It is the checkpointer that tells who commits.
+		rows, err := run(s.Admin(), "select current_setting('synchronous_standby_names'), count(*) filter (where sync_state = 'sync') from pg_stat_replication")
+		if err != nil {
+			return err
+		}
+		if name, standbys, _ := strings.Cut(rows[0], "|"); name == names && (names == "") == (standbys == "0") {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("PostgreSQL has the stand-bys %s. It said:\n%s", rows[0], s.said())
+		}
+	}
+}
+
+// Promote has a stand-by become a primary, which waits for no stand-by.
+func (s *Server) Promote(t testing.TB) {
+	t.Helper()
+	if rows := SQL(t, s.Admin(), "select pg_promote()"); rows[0] != "t" {
+		t.Fatalf("the stand-by is not promoted. It said:\n%s", s.said())
+	}
+	s.Alone(t) // as a copy of a primary it may wait for one
 }
 
 // programs returns the directory with the programs of the newest PostgreSQL.

@@ -62,13 +62,23 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 }
 
 // URL returns that of a database by way of the proxy.
-func (p *Proxy) URL(database string) string {
+func (p *Proxy) URL(database string) string { return URLs(database, p) }
+
+// URLs returns that of a database by way of proxies of several servers, in their order.
+func URLs(database string, by ...*Proxy) string {
+	var dirs []string
+	for _, p := range by {
+		dirs = append(dirs, p.dir)
+	}
 	u, err := url.Parse(database)
 	if err != nil {
 		panic(err) // it is of NewDatabase or Admin
 	}
 	q := u.Query()
-	q.Set("host", p.dir)
+	q.Set("host", strings.Join(dirs, ","))
+	if len(by) > 1 {
+		q.Set("target_session_attrs", "read-write")
+	}
 	u.RawQuery = q.Encode()
 	return u.String()
 }
