@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"path/filepath"
@@ -43,7 +44,7 @@ const (
 
 // TestHistoriesOfThreeServers has 16 clients use sandboxes of three servers through any of
 // them, while one server at a time is killed, stands still, is cut off or is stopped, the
-// object storage is away, or sandboxes move. What they saw of each sandbox is linearizable:
+// object storage is away, the database fails over, a disk is slow, or sandboxes move. What they saw of each sandbox is linearizable:
 // what was counted is forgotten only where the log says runtime_lost, and as far as the last
 // checkpoint; no generation answers after the next one has; what a pause has promised to be
 // in object storage is there. In the end all servers tell the same of each, and nothing of
@@ -80,17 +81,19 @@ type fleet struct {
 	rng     *rand.Rand
 	servers []*server
 	members []*member
-	blobs   *blobstest.Server
-	ends    []string // what befalls the servers, in an order by chance; all of it before any of it again
-	ids     []string // of all sandboxes
-	seen    map[string]int
+	// postgres are the primary, and its stand-by if there is one.
+	postgres []*pgtest.Server
+	blobs    *blobstest.Server
+	ends     []string // what befalls the servers, by rounds; all of it before any of it again
+	ids      []string // of all sandboxes
+	seen     map[string]int
 }
 
 // member is what a server needs of others.
 type member struct {
 	*server
-	db   *pgtest.Proxy
-	peer net.IP // where other servers reach it
+	dbs  []*pgtest.Proxy // of all hosts of the store's URL
+	peer net.IP          // where other servers reach it
 	id   string
 
 	mu         sync.Mutex
@@ -109,14 +112,33 @@ func (f *fleet) uncertain(via int, since int64) bool {
 func startFleet(t *testing.T) *fleet {
 	pg := pgtest.Start(t)
 	url := pg.NewDatabase(t)
-	f := &fleet{t: t, rng: testmode.Rand(0), blobs: blobstest.NewGateway(t), seen: map[string]int{}}
+	f := &fleet{t: t, rng: testmode.Rand(0), postgres: []*pgtest.Server{pg}, blobs: blobstest.NewGateway(t), seen: map[string]int{}}
+	for len(f.ends) < *fleetRounds {
+		names := slices.Sorted(maps.Keys(befalls))
+		f.rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+		f.ends = append(f.ends, names...)
+	}
+	f.ends = f.ends[:*fleetRounds]
+	t.Logf("rounds: %v", f.ends)
+	if slices.Contains(f.ends, failsOver) {
+		f.postgres = append(f.postgres, pg.StandBy(t))
+	}
 	for i := range 3 {
-		m := &member{server: newServer(t, stateDir(t)), db: pg.Proxy(t), peer: net.IPv4(127, 0, 1, byte(i+1))}
+		dir := ""
+		if slices.Contains(f.ends, slowDisk) {
+			dir = smallDisk(t, 2048)
+		} else {
+			dir = stateDir(t)
+		}
+		m := &member{server: newServer(t, dir), peer: net.IPv4(127, 0, 1, byte(i+1))}
+		for _, pg := range f.postgres {
+			m.dbs = append(m.dbs, pg.Proxy(t))
+		}
 		_, port, err := net.SplitHostPort(freeAddress(t))
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.store, m.env = m.db.URL(url), f.blobs.Env()
+		m.store, m.env = pgtest.URLs(url, m.dbs...), f.blobs.Env()
 		m.args = []string{"--peer-listen", net.JoinHostPort(m.peer.String(), port), "--blobs", f.blobs.URL(), "--durability", "replicated", "--on-shutdown", "pause"}
 		t.Cleanup(m.cleanUp)
 		m.start()
@@ -134,20 +156,15 @@ var befalls = map[string]func(f *fleet, ctx context.Context, r *round){
 	"storage": (*fleet).noStorage,
 	"drain":   (*fleet).drain,
 	"move":    (*fleet).move,
+	failsOver: (*fleet).failOver,
+	slowDisk:  (*fleet).slowDisk,
 }
 
-// next returns what befalls the servers next. The first rounds have the worst.
-func (f *fleet) next() string {
-	if len(f.ends) == 0 {
-		worst, rest := []string{"kill", "stop", "cut"}, []string{"storage", "drain", "move"}
-		f.rng.Shuffle(3, func(i, j int) { worst[i], worst[j] = worst[j], worst[i] })
-		f.rng.Shuffle(3, func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
-		f.ends = append(worst, rest...)
-	}
-	name := f.ends[0]
-	f.ends = f.ends[1:]
-	return name
-}
+// Rounds in which no server goes away.
+const (
+	failsOver = "failover"
+	slowDisk  = "slow disk"
+)
 
 // round is what becomes of some sandboxes while something befalls the servers.
 type round struct {
@@ -170,7 +187,7 @@ type thing struct {
 }
 
 func (f *fleet) round(ctx context.Context, n int) {
-	name := f.next()
+	name := f.ends[n-1]
 	r := &round{rng: testmode.Rand(uint64(n) << 32)}
 	for range fleetScenes {
 		set := lifecycle.Settings{Timeout: historyTimeout, OnTimeout: lifecycle.Pause, AutoResume: r.rng.IntN(4) > 0}
@@ -220,6 +237,10 @@ func (f *fleet) round(ctx context.Context, n int) {
 	asked := since(began)
 	for _, sc := range r.scenes {
 		f.check(ctx, n, name, &sc.scene, r.rng)
+		lost := slices.ContainsFunc(sc.Ops, func(op history.Op) bool { return op.Kind == history.Kind(lifecycle.EntryRuntimeLost) })
+		if lost && (name == failsOver || name == slowDisk) {
+			f.t.Errorf("seed %d, round %d (%s): sandbox %s was lost, and its server was never away", testmode.Seed(), n, name, sc.id())
+		}
 	}
 	for _, x := range r.things {
 		f.one(ctx, x)
@@ -508,16 +529,21 @@ func (f *fleet) cut(ctx context.Context, r *round) {
 	v.mu.Lock()
 	v.cutOff = stamp()
 	v.mu.Unlock()
-	v.db.Stall()
-	if r.rng.IntN(2) == 0 {
-		v.db.Cut()
+	alsoEnds := r.rng.IntN(2) == 0
+	for _, db := range v.dbs {
+		db.Stall()
+		if alsoEnds {
+			db.Cut()
+		}
 	}
 	awake()
 	f.away(ctx, r, v, others, beyondLease(r))
 	if err := netlink.RouteDel(hole); err != nil {
 		f.t.Errorf("connect %s again: %v", v.peer, err)
 	}
-	v.db.Release()
+	for _, db := range v.dbs {
+		db.Release()
+	}
 }
 
 // noStorage takes the object storage away for a while.
