@@ -28,7 +28,8 @@ import (
 // TestHistoriesOfServers is TestHistories with three servers of one database and one object
 // storage, each on a machine of its own. They crash, with their machines or without, stop
 // and start, stand still, and are cut off from the database or the object storage; some
-// machine burns down at the instant in which a pause is answered. Any server is asked, and
+// machine burns down at the instant in which a pause is answered, and clients have sandboxes move
+// from one to another. Any server is asked, and
 // takes over what one has that is gone. Besides what TestHistories checks, what was counted
 // is forgotten only where the log says runtime_lost, and as far as the last checkpoint; what
 // a pause has promised to be in object storage is there; and in the end each sandbox is on
@@ -40,8 +41,8 @@ func TestHistoriesOfServers(t *testing.T) {
 		t.Errorf("seed %d: %v; see %s", seed, err, drawn(t, h))
 	})
 	t.Log(sum.text([]string{
-		"create: ok", "access: ok", "access: unknown", "count: ok", "count: unknown", "cut: ok", "pause: ok", "pause: unknown", "resume: ok", "connect: ok", "kill: ok", "read: ok",
-		"moved by recovery", "runtime_lost by recovery", "pause_failed by call", "resume_failed by call", "paused by shutdown", "terminated by call", "terminated by recovery",
+		"create: ok", "access: ok", "access: unknown", "count: ok", "count: unknown", "cut: ok", "move: ok", "move: unknown", "pause: ok", "pause: unknown", "resume: ok", "connect: ok", "kill: ok", "read: ok",
+		"moved by recovery", "moved by move", "runtime_lost by recovery", "pause_failed by call", "resume_failed by call", "paused by shutdown", "terminated by call", "terminated by recovery",
 	}))
 }
 
@@ -55,6 +56,11 @@ func recordServers(t *testing.T, base string, seed uint64) (made []history.Histo
 		f := newFleet(t, dir, seed)
 		f.run()
 		for _, b := range f.boxes {
+			for i := range b.Ops {
+				if op := &b.Ops[i]; op.Kind == history.Move && op.Outcome == history.Unknown { // what was offered may be taken later
+					op.Return = f.clock.Add(1)
+				}
+			}
 			made = append(made, b.History)
 		}
 	})
@@ -81,6 +87,7 @@ type host struct {
 	now     atomic.Pointer[process]       // that which answers; nil for none
 	away    atomic.Bool                   // it is cut off from the database
 	noBlobs atomic.Bool                   // and from the object storage
+	slow    atomic.Bool                   // its disk is
 	still   atomic.Pointer[chan struct{}] // it stands still until that is closed
 	burnt   atomic.Bool                   // it does not come back
 	until   atomic.Int64                  // when the lease of its server is over
@@ -103,8 +110,9 @@ type process struct {
 
 // fetching is a sandbox that is being taken over.
 type fetching struct {
-	done chan struct{}
-	err  error
+	done    chan struct{}
+	err     error
+	offered bool // by its server, which has it still where that fails
 }
 
 // reach is the database as a server reaches it. What it is asked while it is out of reach
@@ -150,6 +158,10 @@ func (r *reach) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifec
 
 func (r *reach) Take(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
 	return r.told(func() error { return r.Store.Take(ctx, sb, entries) })
+}
+
+func (r *reach) Offer(ctx context.Context, id, checkpoint, to string) error {
+	return r.told(func() error { return r.Store.Offer(ctx, id, checkpoint, to) })
 }
 
 func (r *reach) PutReplica(ctx context.Context, x store.Replica) (*store.Replica, error) {
@@ -227,6 +239,9 @@ func newFleet(t *testing.T, dir string, seed uint64) *fleet {
 		h.blobs.Fail = h.blob
 		h.w.data, h.w.light, h.w.meddle = f.data, light, func(ctx context.Context, srv *server, at point, id string) error {
 			h.wait()
+			if h.slow.Load() && slices.Contains([]point{atStart, atRestore, atRemove, atCheckpoint, atCaptured}, at) {
+				time.Sleep(between(f.dice("disk "+id), 500*time.Millisecond, 3*time.Second))
+			}
 			return f.takeTime(ctx, srv, at, id)
 		}
 		f.hosts = append(f.hosts, h)
@@ -260,7 +275,7 @@ func (h *host) start() {
 		p.server = srv
 		return memstore.Hooks{Before: h.f.committing, After: func(c memstore.Commit) error {
 			if c.Before.ID != "" && c.Before.Owner != c.After.Owner {
-				h.f.taken(c.Before)
+				h.f.taken(c)
 			}
 			return h.f.committed(c)
 		}}
@@ -291,6 +306,7 @@ func (h *host) start() {
 	p.sup.Store(srv.s)
 	h.runs.Store(p)
 	h.now.Store(p)
+	go func() { _ = srv.s.WakeMoved(p.ctx) }()
 	if h.burnt.Load() {
 		h.crash(true)
 	}
@@ -340,6 +356,7 @@ func (h *host) stop(pause bool) {
 		return
 	}
 	_ = p.reach.Leave(p.ctx)
+	p.s.StopMoves()
 	h.now.CompareAndSwap(p, nil)
 	within, cancel := context.WithTimeout(p.ctx, time.Minute)
 	defer cancel()
@@ -360,9 +377,14 @@ func (h *host) stop(pause bool) {
 }
 
 // taken holds that another server may have a sandbox.
-func (f *fleet) taken(sb store.Sandbox) {
+func (f *fleet) taken(c memstore.Commit) {
+	sb := c.Before
 	over := time.Since(time.Unix(0, f.host(sb.Owner).until.Load()))
 	asleep := sb.Record.State == lifecycle.Paused && sb.Record.Op == nil
+	moved := slices.ContainsFunc(c.Entries, func(e lifecycle.Entry) bool { return e.Type == lifecycle.EntryMoved && e.Cause == lifecycle.CauseMove })
+	if moved && asleep { // it was offered
+		return
+	}
 	if over < 0 || over < store.LostAfter && !asleep {
 		f.errorf("sandbox %s, which is %s, was taken over %s after the lease of server %s was over", sb.ID, sb.Record.Situation(), over, sb.Owner)
 	}
@@ -394,10 +416,14 @@ func (h *host) suffer() {
 			time.Sleep(long)
 			h.still.Store(nil)
 			close(c)
-		default:
+		case n < 92:
 			h.noBlobs.Store(true)
 			time.Sleep(long)
 			h.noBlobs.Store(false)
+		default:
+			h.slow.Store(true)
+			time.Sleep(long)
+			h.slow.Store(false)
 		}
 		if h.now.Load() == nil && !h.burnt.Load() {
 			h.start()
@@ -631,10 +657,34 @@ func (p *process) takeOver(ctx context.Context, id string) error {
 	p.mu.Unlock()
 	select {
 	case <-t.done:
+		if t.offered { // see where it is
+			return nil
+		}
 		return t.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// receive has the server take a sandbox that is offered to it. Who asks for it meanwhile waits.
+func (p *process) receive(ctx context.Context, id string) error {
+	t := &fetching{done: make(chan struct{}), offered: true}
+	p.mu.Lock()
+	busy := p.takes[id] != nil
+	if !busy {
+		p.takes[id] = t
+	}
+	p.mu.Unlock()
+	if busy {
+		return errdef.New(errdef.Conflict, "move_conflict", "sandbox %s is being taken over already", id)
+	}
+	defer close(t.done)
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.takes, id)
+	}()
+	return p.s.Receive(ctx, id, "")
 }
 
 func (g *visitor) run() {
@@ -673,7 +723,7 @@ func ofServers(err error) error {
 	switch code := errdef.CodeOf(err); {
 	case errors.Is(err, errDead), errors.Is(err, errGone), errors.Is(err, context.Canceled):
 	case errdef.Is(err, errdef.Unavailable), errdef.Is(err, errdef.Fenced):
-	case slices.Contains([]string{"on_another_server", "record_changed", codeNotReplicated, "sandbox_resume_failed", "sandbox_pause_failed"}, code):
+	case slices.Contains([]string{"on_another_server", "record_changed", codeNotReplicated, "move_conflict", "sandbox_resume_failed", "sandbox_pause_failed"}, code):
 	default:
 		return err
 	}
@@ -703,10 +753,13 @@ func (g *visitor) create(b *seenBox) {
 
 func (g *visitor) once(b *seenBox) {
 	n, d := g.rng.IntN(1000), between(g.rng, time.Millisecond, oneOf(g.rng, time.Second, 20*time.Second, 3*time.Minute)).Truncate(time.Microsecond)
-	call := map[bool]history.Kind{n < 450: history.Access, n >= 450 && n < 530: history.Read, n >= 530 && n < 740: history.Pause, n >= 740 && n < 820: history.Resume, n >= 820 && n < 920: history.Connect, n >= 920 && n < 990: history.SetTimeout}[true]
+	call := map[bool]history.Kind{n < 390: history.Access, n >= 390 && n < 450: history.Move, n >= 450 && n < 530: history.Read, n >= 530 && n < 740: history.Pause, n >= 740 && n < 820: history.Resume, n >= 820 && n < 920: history.Connect, n >= 920 && n < 990: history.SetTimeout}[true]
 	switch call {
 	case history.Access:
 		g.visit(b)
+		return
+	case history.Move:
+		g.move(b)
 		return
 	case "":
 		g.kill(b)
@@ -761,6 +814,32 @@ func (g *visitor) kill(b *seenBox) {
 	if err == nil {
 		err = p.s.Kill(p.ctx, b.id, "")
 	}
+	g.answer(p, err, done, nil)
+}
+
+// move has the server of a sandbox hand it over to another one, as package cluster does.
+func (g *visitor) move(b *seenBox) {
+	done := g.call(b, history.Move, 0)
+	p, err := g.find(context.Background(), b)
+	if err != nil {
+		done(ofServers(err), nil)
+		return
+	}
+	to := oneOf(g.rng, slices.DeleteFunc(slices.Clone(g.f.hosts), func(h *host) bool { return h == p.h })...)
+	err = p.s.HandOver(p.ctx, b.id, to.id, "", true, func(ctx context.Context) error {
+		q, err := to.answers()
+		if err != nil {
+			return err
+		}
+		within, cancel := context.WithCancel(q.ctx)
+		defer cancel()
+		defer context.AfterFunc(ctx, cancel)()
+		err = q.receive(within, b.id)
+		if q.goesOn() != nil { // nobody hears
+			err = errDead
+		}
+		return err
+	})
 	g.answer(p, err, done, nil)
 }
 
