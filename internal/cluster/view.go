@@ -23,7 +23,8 @@ import (
 // Records is what a View reads of the store.
 type Records interface {
 	Store
-	SandboxesOfOthers(ctx context.Context) ([]store.Sandbox, error)
+	Page(ctx context.Context, q store.Selection) (store.Page, error)
+	UseOfOthers(ctx context.Context) (map[string]store.Use, error)
 	Replica(ctx context.Context, sandbox string) (store.Replica, error)
 }
 
@@ -53,36 +54,72 @@ func NewView(s *supervisor.Supervisor, records Records, others *Cluster) View {
 	return View{s, records, others, &use{}}
 }
 
-// sandboxes returns the sandboxes of other servers that want wants.
-func (v View) sandboxes(ctx context.Context, want func(store.Sandbox) bool) (list []store.Sandbox, err error) {
-	if v.records.Self() == "" {
-		return nil, nil
+// Page returns a page of a list of the sandboxes of all servers. Those of others are as they
+// were committed last.
+func (v View) Page(ctx context.Context, q store.Selection) (store.Page, error) {
+	self := v.records.Self()
+	if self == "" || q.Limit == 0 {
+		return v.whole(ctx, q)
 	}
-	all, err := v.records.SandboxesOfOthers(ctx)
-	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !want(sb) }), err
+	p, err := v.records.Page(ctx, q)
+	for i := range p.Sandboxes {
+		record := &p.Sandboxes[i]
+		if record.Owner != self {
+			continue
+		}
+		if sb, err := v.Supervisor.Find(ctx, record.ID); err == nil && q.Replaces(&sb, record) {
+			*record = sb
+		}
+	}
+	return p, err
 }
 
-// List returns all sandboxes that run or are paused, of all servers, in no order. Those of
-// others are as they were committed last.
-func (v View) List(ctx context.Context) ([]store.Sandbox, error) {
-	others, err := v.sandboxes(ctx, func(sb store.Sandbox) bool {
-		return sb.Record.State == lifecycle.Running || sb.Record.State == lifecycle.Paused
-	})
+// whole is Page of all that this server has in memory, and of what the records say of others.
+func (v View) whole(ctx context.Context, q store.Selection) (store.Page, error) {
+	others, err := v.ofOthers(ctx, q)
 	if err != nil {
-		return nil, err
-	}
-	own, err := v.Supervisor.List(ctx)
-	return append(own, others...), err
-}
-
-// All is List with those that have ended.
-func (v View) All(ctx context.Context) ([]store.Sandbox, error) {
-	others, err := v.sandboxes(ctx, func(store.Sandbox) bool { return true })
-	if err != nil {
-		return nil, err
+		return store.Page{}, err
 	}
 	own, err := v.Supervisor.All(ctx)
-	return append(own, others...), err
+	p := q.From(own)
+	if len(others.Counts) == 0 {
+		return p, err
+	}
+	has := map[string]bool{}
+	for _, sb := range own {
+		has[sb.ID] = true
+	}
+	for _, sb := range others.Sandboxes {
+		if !has[sb.ID] { // it has come meanwhile
+			p.Sandboxes = append(p.Sandboxes, sb)
+		}
+	}
+	q.Sort(p.Sandboxes)
+	for outline, n := range others.Counts {
+		p.Counts[outline] += n
+	}
+	return p, err
+}
+
+// ofOthers returns what a list has of other servers.
+func (v View) ofOthers(ctx context.Context, q store.Selection) (store.Page, error) {
+	if v.records.Self() == "" {
+		return store.Page{}, nil
+	}
+	q.Others = true
+	return v.records.Page(ctx, q)
+}
+
+// List returns all sandboxes that run or are paused, of all servers.
+func (v View) List(ctx context.Context) ([]store.Sandbox, error) {
+	p, err := v.Page(ctx, store.Selection{Status: store.Alive})
+	return p.Sandboxes, err
+}
+
+// All is List with those that have ended, and those that never ran.
+func (v View) All(ctx context.Context) ([]store.Sandbox, error) {
+	p, err := v.Page(ctx, store.Selection{})
+	return p.Sandboxes, err
 }
 
 // KeyUse returns what the sandboxes and snapshots of a key take together now, on all
@@ -94,13 +131,9 @@ func (v View) KeyUse(key string) store.Use {
 	if now := time.Now(); now.Sub(v.use.asOf) > useLife {
 		ctx, cancel := context.WithTimeout(context.Background(), useLife)
 		defer cancel()
-		others, err := v.sandboxes(ctx, func(store.Sandbox) bool { return true })
+		keys, err := v.useOfOthers(ctx)
 		if err != nil {
 			return own
-		}
-		keys := map[string]store.Use{}
-		for _, sb := range others {
-			keys[sb.Config.Key] = keys[sb.Config.Key].Plus(sb.Use())
 		}
 		for _, snap := range v.AllSnapshots() {
 			if snap.Owner != v.records.Self() {
@@ -110,6 +143,14 @@ func (v View) KeyUse(key string) store.Use {
 		v.use.keys, v.use.asOf = keys, now
 	}
 	return own.Plus(v.use.keys[key])
+}
+
+// useOfOthers is what sandboxes take on other servers.
+func (v View) useOfOthers(ctx context.Context) (map[string]store.Use, error) {
+	if v.records.Self() == "" {
+		return map[string]store.Use{}, nil
+	}
+	return v.records.UseOfOthers(ctx)
 }
 
 // Find returns a sandbox of this server, also one that has ended, or of one that is gone, as
@@ -187,7 +228,12 @@ func (v View) Named(key, name string) (id string, ok bool) {
 	if ok && err == nil && own.Record.State != lifecycle.Terminated { // there is one of the name
 		return id, true
 	}
-	others, err := v.sandboxes(ctx, func(sb store.Sandbox) bool { return sb.Config.Key == key && sb.Config.Name == name })
+	holder, err := v.ofOthers(ctx, store.Selection{Key: key, Holds: name})
+	if err == nil && len(holder.Sandboxes) > 0 {
+		return holder.Sandboxes[0].ID, true
+	}
+	ended, err := v.ofOthers(ctx, store.Selection{Key: key, Name: name})
+	others := ended.Sandboxes
 	if err != nil || len(others) == 0 {
 		return id, ok
 	}
@@ -277,12 +323,12 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 		return ""
 	}
 	if req.Config.Idempotency != nil { // it may have made one already
-		made, err := v.sandboxes(ctx, madeBy(req))
-		switch {
-		case err != nil:
+		made, err := v.ofOthers(ctx, store.Selection{Key: req.Config.Key, Idempotency: req.Config.Idempotency.Key, Order: store.Oldest})
+		if err != nil {
 			return ""
-		case len(made) > 0:
-			return made[0].Owner
+		}
+		if i := slices.IndexFunc(made.Sandboxes, madeBy(req)); i >= 0 {
+			return made.Sandboxes[i].Owner
 		}
 	}
 	name := strings.ToLower(strings.TrimSpace(req.Template))

@@ -95,13 +95,13 @@ func orNull(text string) any {
 const (
 	insertSandbox = `
 		INSERT INTO sandboxes (rev, id, key, version, state, created_at, data,
-			name, idempotency, bound_at, running, present, memory_mib, disk_mib, ended_at, bytes, owner)
-		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
+			name, idempotency, bound_at, running, present, memory_mib, disk_mib, ended_at, bytes, outline, started_at, owner)
+		VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING`
 	updateSandbox = `
 		UPDATE sandboxes SET rev = rev + 1, version = ?, state = ?, created_at = ?, data = ?,
 			name = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN name END,
 			idempotency = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN idempotency END, bound_at = CASE WHEN CAST(? AS TEXT) IS NOT NULL THEN bound_at END,
-			running = ?, present = ?, memory_mib = ?, disk_mib = ?, ended_at = ?, bytes = ?
+			running = ?, present = ?, memory_mib = ?, disk_mib = ?, ended_at = ?, bytes = ?, outline = ?, started_at = ?
 		WHERE id = ? AND rev = ? AND owner = ?`
 	selectLimits = `SELECT max_running, max_sandboxes, max_memory, max_disk FROM keys WHERE id = ?`
 )

@@ -32,6 +32,7 @@ func encodeCommit(sb Sandbox, entries []lifecycle.Entry) (record []any, events [
 		return nil, nil, fmt.Errorf("encode record: %w", err)
 	}
 	record = append([]any{sb.ID, sb.Config.Key, formVersion, string(sb.Record.State), stamp(sb.Record.CreatedAt), data}, claims(sb, len(data))...)
+	record = append(record, listed(sb.Record)...)
 	for _, entry := range entries {
 		toUTC(&entry.At, &entry.StartedAt)
 		data, err := encode(formOfEntry(entry))

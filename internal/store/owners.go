@@ -40,8 +40,12 @@ type Owners interface {
 	// Others returns the server that has each sandbox which another server has, whatever has
 	// become of it.
 	Others(ctx context.Context) (owners map[string]string, err error)
-	// SandboxesOfOthers returns the sandboxes of other servers, oldest first.
-	SandboxesOfOthers(ctx context.Context) ([]Sandbox, error)
+	// Page returns what a list has of the sandboxes of all servers, as they are committed at
+	// one moment. For a page without Template, Metadata, Name and Idempotency it reads the
+	// records of that page alone.
+	Page(ctx context.Context, q Selection) (Page, error)
+	// UseOfOthers returns what the sandboxes of each API key take on other servers.
+	UseOfOthers(ctx context.Context) (map[string]Use, error)
 	// Changes returns a number for each kind of records, which is higher once any server
 	// has changed some. That of events is the Seq of the last one. When a key, a secret
 	// or a webhook was used last, or how far it has got, is no change.
@@ -116,12 +120,6 @@ func (x *owners) Others(ctx context.Context) (map[string]string, error) {
 		return id, err
 	}, `SELECT id, owner FROM sandboxes WHERE owner <> ?`, x.Self())
 	return all, x.s.explain(err, "read which servers have which sandboxes")
-}
-
-// SandboxesOfOthers implements [Store].
-func (x *owners) SandboxesOfOthers(ctx context.Context) ([]Sandbox, error) {
-	all, err := collect(ctx, x.s.reader, scanSandbox, selectSandboxes+` WHERE owner <> ? ORDER BY created_at, id`, x.Self())
-	return all, x.s.explain(err, "read the sandboxes of other servers")
 }
 
 // ownedKind is a kind of records that have an owner.

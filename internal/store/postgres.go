@@ -201,15 +201,20 @@ func (p *postgres) steps() []string { return postgresMigrations }
 //go:embed migrations/postgres/0019_init.sql
 var postgresInit string
 
+//go:embed migrations/postgres/0029_lists.sql
+var postgresLists string
+
 // postgresMigrations are [migrations] as PostgreSQL takes them. The first 18 do nothing: a
 // database begins with the nineteenth.
 var postgresMigrations = func() []string {
-	const first = 19
+	const first, lists = 19, 29
 	steps := make([]string, len(migrations))
 	for i := range steps {
 		switch {
 		case i == first-1:
 			steps[i] = inPostgres.Replace(postgresInit)
+		case i == lists-1:
+			steps[i] = inPostgres.Replace(migrations[i] + postgresLists)
 		case i >= first:
 			steps[i] = inPostgres.Replace(migrations[i])
 		default:

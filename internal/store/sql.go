@@ -118,6 +118,9 @@ func (s *SQL) start(ctx context.Context) (err error) {
 	if err := s.migrate(ctx, s.engine.steps()); err != nil {
 		return err
 	}
+	if err := s.enlist(ctx); err != nil {
+		return err
+	}
 	for _, p := range []struct {
 		to    **sql.Stmt
 		query string

@@ -529,6 +529,12 @@ func (f *Fake) List(ctx context.Context) ([]store.Sandbox, error) {
 	}), err
 }
 
+// Page returns a page of a list of all sandboxes.
+func (f *Fake) Page(ctx context.Context, q store.Selection) (store.Page, error) {
+	all, err := f.All(ctx)
+	return q.From(all), err
+}
+
 // All returns every sandbox, in any order.
 func (f *Fake) All(context.Context) ([]store.Sandbox, error) {
 	err := f.enter()

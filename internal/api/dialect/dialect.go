@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"runtime/debug"
-	"slices"
 	"strings"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -207,14 +206,19 @@ func Sandbox(ctx context.Context, all Finder, key store.Key, id string) (store.S
 	return sb, err
 }
 
-// Sandboxes returns those of a list that the key sees, in its order, when it is the key's
-// turn for an answer that can be large.
-func Sandboxes(r *http.Request, list func(context.Context) ([]store.Sandbox, error), key store.Key) ([]store.Sandbox, error) {
+// Pager returns a page of a list of sandboxes.
+type Pager func(context.Context, store.Selection) (store.Page, error)
+
+// Sandboxes returns a page of those that the key sees, when it is the key's turn for an answer
+// that can be large.
+func Sandboxes(r *http.Request, page Pager, key store.Key, q store.Selection) (store.Page, error) {
 	if err := httpapi.AwaitTurn(r, key.ID); err != nil {
-		return nil, err
+		return store.Page{}, err
 	}
-	all, err := list(r.Context())
-	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return !auth.Sees(key, sb.Config.Key) }), err
+	if !auth.SeesAll(key) {
+		q.Key = key.ID
+	}
+	return page(r.Context(), q)
 }
 
 // Seen is Sandbox for a handler that finds the sandbox itself: for a key that sees all,

@@ -40,6 +40,14 @@ func (c cursor) compare(d cursor) int {
 	return cmp.Or(byStart, cmp.Compare(c.id, d.id))
 }
 
+// ofStore returns the order of a list of sandboxes.
+func (o order) ofStore() store.Order {
+	if o == ascending {
+		return store.EarliestStart
+	}
+	return store.LatestStart
+}
+
 // token returns the cursor as clients carry it.
 func (c cursor) token() string {
 	text := string(c.order) + " " + strconv.FormatInt(c.startedAt, 10) + " " + c.id

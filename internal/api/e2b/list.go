@@ -16,49 +16,34 @@ import (
 
 const maxPage = 100
 
-// listQuery is what a list is asked for.
-type listQuery struct {
-	states       []string // empty for all
-	metadata     metadataFilter
-	template     string // empty for all
-	startedAfter int64  // inclusive, Unix microseconds
-	filterStart  bool
-	order        order
-	limit        int
-	after        *cursor
-}
-
 // listV1 is the old list: what runs, newest first, in one piece.
 func (s *server) listV1(c *call) (reply, error) {
 	metadata, err := parseMetadata(c.query.Get("metadata"))
 	if err != nil {
 		return reply{}, err
 	}
-	q := listQuery{order: descending, states: []string{stateRunning}, metadata: metadata}
-	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
+	page, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, store.Selection{Metadata: metadata, Status: runs, Order: store.LatestStart})
 	if err != nil {
 		return reply{}, err
 	}
-	return reply{Status: http.StatusOK, Body: s.listedViews(q.sorted(q.inState(q.matching(all))))}, nil
+	return reply{Status: http.StatusOK, Body: s.listedViews(page.Sandboxes)}, nil
 }
 
 // listV2 is the list in pages.
 func (s *server) listV2(c *call) (reply, error) {
-	q, err := parseListQuery(c.query)
+	q, order, err := parseListQuery(c.query)
 	if err != nil {
 		return reply{}, err
 	}
-	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
+	page, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, q)
 	if err != nil {
 		return reply{}, err
 	}
-	matching := q.matching(all)
-	header := http.Header{"X-Total-Running": {strconv.Itoa(countRunning(matching))}}
-	page, more := q.page(q.inState(matching))
-	if more {
-		header.Set("X-Next-Token", cursorAt(q.order, page[len(page)-1]).token())
+	header := http.Header{"X-Total-Running": {strconv.Itoa(page.Count(runs))}}
+	if n := len(page.Sandboxes); page.More {
+		header.Set("X-Next-Token", cursorAt(order, &page.Sandboxes[n-1]).token())
 	}
-	return reply{Status: http.StatusOK, Header: header, Body: s.listedViews(page)}, nil
+	return reply{Status: http.StatusOK, Header: header, Body: s.listedViews(page.Sandboxes)}, nil
 }
 
 // pageLimit returns how long a page of a list may be.
@@ -68,33 +53,36 @@ func pageLimit(params url.Values) (int, error) {
 
 // parseListQuery judges the parameters. An empty one is absent: that is how
 // some clients send what they do not ask for.
-func parseListQuery(params url.Values) (q listQuery, err error) {
-	if q.states, err = parseStates(params["state"]); err != nil {
-		return q, err
+func parseListQuery(params url.Values) (q store.Selection, o order, err error) {
+	states, err := parseStates(params["state"])
+	if err != nil {
+		return q, o, err
 	}
-	if q.metadata, err = parseMetadata(params.Get("metadata")); err != nil {
-		return q, err
+	q.Status = func(r lifecycle.Record) bool { return visible(r) && (len(states) == 0 || in(states, r)) }
+	if q.Metadata, err = parseMetadata(params.Get("metadata")); err != nil {
+		return q, o, err
 	}
-	if q.order, err = parseOrder(params.Get("order")); err != nil {
-		return q, err
+	if o, err = parseOrder(params.Get("order")); err != nil {
+		return q, o, err
 	}
-	if q.startedAfter, q.filterStart, err = parseStartedAfter(params.Get("startedAfter")); err != nil {
-		return q, err
+	q.Order = o.ofStore()
+	if q.StartedFrom, err = parseStartedAfter(params.Get("startedAfter")); err != nil {
+		return q, o, err
 	}
-	if q.template, err = parseTemplateFilter(params.Get("template")); err != nil {
-		return q, err
+	if q.Template, err = parseTemplateFilter(params.Get("template")); err != nil {
+		return q, o, err
 	}
-	if q.limit, err = pageLimit(params); err != nil {
-		return q, err
+	if q.Limit, err = pageLimit(params); err != nil {
+		return q, o, err
 	}
 	if token := params.Get("nextToken"); token != "" {
-		after, err := parseToken(token, q.order)
+		after, err := parseToken(token, o)
 		if err != nil {
-			return q, err
+			return q, o, err
 		}
-		q.after = &after
+		q.After = &store.Place{At: after.startedAt, ID: after.id}
 	}
-	return q, nil
+	return q, o, nil
 }
 
 // parseStates parses lists joined by commas.
@@ -123,16 +111,17 @@ func parseOrder(text string) (order, error) {
 	}
 }
 
-func parseStartedAfter(text string) (at int64, filter bool, err error) {
+func parseStartedAfter(text string) (at *int64, err error) {
 	if text == "" {
-		return 0, false, nil
+		return nil, nil
 	}
 	// A "+" of an offset that was not escaped has been decoded to a space.
 	t, err := time.Parse(time.RFC3339Nano, strings.Replace(text, " ", "+", 1))
 	if err != nil {
-		return 0, false, badRequest(`"startedAfter" must be a time as in RFC 3339, such as 2026-01-02T15:04:05.000006Z, not %q`, text)
+		return nil, badRequest(`"startedAfter" must be a time as in RFC 3339, such as 2026-01-02T15:04:05.000006Z, not %q`, text)
 	}
-	return micros(t), true, nil
+	start := micros(t)
+	return &start, nil
 }
 
 func parseTemplateFilter(text string) (string, error) {
@@ -155,82 +144,25 @@ func parseCount(params url.Values, name string, def, least, most int) (int, erro
 	return n, nil
 }
 
-// matching returns the sandboxes that pass every filter but that on state. It
-// leaves out what this dialect does not show, should the list contain it.
-func (q listQuery) matching(all []store.Sandbox) []*store.Sandbox {
-	var found []*store.Sandbox
-	for i := range all {
-		if visible(all[i].Record) && q.matches(&all[i]) {
-			found = append(found, &all[i])
-		}
-	}
-	return found
-}
-
 // visible reports whether a sandbox has run and has not ended.
 func visible(r lifecycle.Record) bool {
 	return (r.State == lifecycle.Running || r.State == lifecycle.Paused) && r.Phase() != lifecycle.Killing
 }
 
-func (q listQuery) matches(sb *store.Sandbox) bool {
-	if q.filterStart && micros(sb.Record.StartedAt) < q.startedAfter {
-		return false
-	}
-	if q.template != "" && !sb.Config.IsOf(q.template) {
-		return false
-	}
-	return q.metadata.holds(sb.Config.Metadata)
-}
+// runs reports whether a sandbox is shown as one that runs.
+func runs(r lifecycle.Record) bool { return visible(r) && in([]string{stateRunning}, r) }
 
-func countRunning(sandboxes []*store.Sandbox) int {
-	n := 0
-	for _, sb := range sandboxes {
-		if state, _ := shown(sb.Record); state == stateRunning {
-			n++
-		}
-	}
-	return n
-}
-
-// inState keeps the sandboxes in one of the states asked for; it reuses the
-// slice.
-func (q listQuery) inState(sandboxes []*store.Sandbox) []*store.Sandbox {
-	if len(q.states) == 0 {
-		return sandboxes
-	}
-	return slices.DeleteFunc(sandboxes, func(sb *store.Sandbox) bool {
-		state, _ := shown(sb.Record)
-		return !slices.Contains(q.states, state)
-	})
-}
-
-func (q listQuery) sorted(sandboxes []*store.Sandbox) []*store.Sandbox {
-	slices.SortFunc(sandboxes, func(a, b *store.Sandbox) int {
-		return cursorAt(q.order, a).compare(cursorAt(q.order, b))
-	})
-	return sandboxes
-}
-
-// page returns the sandboxes after the cursor, up to the limit, and whether
-// there are more.
-func (q listQuery) page(sandboxes []*store.Sandbox) (page []*store.Sandbox, more bool) {
-	if q.after != nil {
-		sandboxes = slices.DeleteFunc(sandboxes, func(sb *store.Sandbox) bool {
-			return cursorAt(q.order, sb).compare(*q.after) <= 0
-		})
-	}
-	page = q.sorted(sandboxes)
-	if len(page) <= q.limit {
-		return page, false
-	}
-	return page[:q.limit], true
+// in reports whether a sandbox is shown in one of some states.
+func in(states []string, r lifecycle.Record) bool {
+	state, _ := shown(r)
+	return slices.Contains(states, state)
 }
 
 // listedViews returns a slice that is never nil: an empty list is "[]".
-func (s *server) listedViews(sandboxes []*store.Sandbox) []listedView {
+func (s *server) listedViews(sandboxes []store.Sandbox) []listedView {
 	views := make([]listedView, 0, len(sandboxes))
-	for _, sb := range sandboxes {
-		views = append(views, s.listedView(sb))
+	for i := range sandboxes {
+		views = append(views, s.listedView(&sandboxes[i]))
 	}
 	return views
 }

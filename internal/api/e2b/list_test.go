@@ -230,8 +230,11 @@ func BenchmarkListPageOf10000(b *testing.B) {
 		all[i].ID = fmt.Sprintf("i%05d", i*7919%10_000)
 		all[i].Record = lifecycle.Record{State: lifecycle.Paused, StartedAt: epoch.Add(time.Duration(i*6007%10_000) * time.Second)}
 	}
-	q := listQuery{order: descending, limit: maxPage}
+	q, _, err := parseListQuery(nil)
+	if err != nil {
+		b.Fatal(err)
+	}
 	for b.Loop() {
-		q.page(q.inState(q.matching(all)))
+		q.From(all)
 	}
 }

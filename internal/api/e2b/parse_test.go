@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // What npm e2b 2.51 sends for {"k e&y": "1&=% é"}, as seen on the wire.
@@ -14,10 +16,10 @@ func TestMetadataAsJavaScriptSendsIt(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := parseMetadata(query.Get("metadata"))
-	if want := (metadataFilter{{"k e&y", "1&=% é"}}); err != nil || !reflect.DeepEqual(got, want) {
+	if want := (store.Labels{{"k e&y", "1&=% é"}}); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("got %q, %v; want %q", got, err, want)
 	}
-	if !got.holds(map[string]string{"k e&y": "1&=% é", "other": ""}) || got.holds(map[string]string{"k e&y": "1"}) || got.holds(nil) {
+	if !got.Hold(map[string]string{"k e&y": "1&=% é", "other": ""}) || got.Hold(map[string]string{"k e&y": "1"}) || got.Hold(nil) {
 		t.Error("the filter does not hold what it says")
 	}
 }
@@ -25,18 +27,18 @@ func TestMetadataAsJavaScriptSendsIt(t *testing.T) {
 func TestParseMetadata(t *testing.T) {
 	tests := map[string]struct {
 		param string
-		want  metadataFilter // nil with bad set: refused
+		want  store.Labels // nil with bad set: refused
 		bad   bool
 	}{
 		"none":              {"", nil, false},
-		"one":               {"a=b", metadataFilter{{"a", "b"}}, false},
-		"two":               {"a=b&c=d", metadataFilter{{"a", "b"}, {"c", "d"}}, false},
-		"as a whole":        {"a%3Db%26c%3Dd", metadataFilter{{"a", "b"}, {"c", "d"}}, false},
-		"twice":             {"a=%2526", metadataFilter{{"a", "&"}}, false},
-		"empty value":       {"a=", metadataFilter{{"a", ""}}, false},
-		"empty key":         {"=b", metadataFilter{{"", "b"}}, false},
-		"plus is a space":   {"a=b+c", metadataFilter{{"a", "b c"}}, false},
-		"plus escaped":      {"a=b%252Bc", metadataFilter{{"a", "b+c"}}, false},
+		"one":               {"a=b", store.Labels{{"a", "b"}}, false},
+		"two":               {"a=b&c=d", store.Labels{{"a", "b"}, {"c", "d"}}, false},
+		"as a whole":        {"a%3Db%26c%3Dd", store.Labels{{"a", "b"}, {"c", "d"}}, false},
+		"twice":             {"a=%2526", store.Labels{{"a", "&"}}, false},
+		"empty value":       {"a=", store.Labels{{"a", ""}}, false},
+		"empty key":         {"=b", store.Labels{{"", "b"}}, false},
+		"plus is a space":   {"a=b+c", store.Labels{{"a", "b c"}}, false},
+		"plus escaped":      {"a=b%252Bc", store.Labels{{"a", "b+c"}}, false},
 		"no equals":         {"a", nil, true},
 		"two equals":        {"a=b=c", nil, true},
 		"once too few":      {"a=b%3Dc", nil, true},
@@ -70,7 +72,7 @@ func FuzzMetadata(f *testing.F) {
 		}
 		form := url.QueryEscape(component(key)) + "=" + url.QueryEscape(component(value))
 		got, err := parseMetadata(form)
-		if want := (metadataFilter{{key, value}}); err != nil || !reflect.DeepEqual(got, want) {
+		if want := (store.Labels{{key, value}}); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%q is read as %q, %v; want %q", form, got, err, want)
 		}
 	})

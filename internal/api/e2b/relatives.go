@@ -49,7 +49,7 @@ type quotaUsageView struct {
 
 // tellQuota tells the limits of the key of the call, and what its sandboxes take.
 func tellQuota(s *server, c *call) (reply, error) {
-	all, err := s.Sandboxes.List(c.r.Context())
+	all, err := s.Sandboxes.Page(c.r.Context(), store.Selection{Key: c.key.ID, Status: runs})
 	if err != nil {
 		return reply{}, err
 	}
@@ -61,10 +61,8 @@ func tellQuota(s *server, c *call) (reply, error) {
 		},
 		Usage: quotaUsageView{ConcurrentInstances: use.Running, ConcurrentRAMMB: use.MemoryMiB},
 	}
-	for _, sb := range all {
-		if state, _ := shown(sb.Record); state == stateRunning && sb.Config.Key == c.key.ID {
-			v.Usage.ConcurrentVCPU += sb.Config.Limits.VCPUs()
-		}
+	for _, sb := range all.Sandboxes {
+		v.Usage.ConcurrentVCPU += sb.Config.Limits.VCPUs()
 	}
 	return reply{Status: http.StatusOK, Body: v}, nil
 }

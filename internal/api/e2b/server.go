@@ -50,9 +50,8 @@ type Lookups interface {
 	Get(ctx context.Context, id string) (store.Sandbox, error)
 	// Find also returns one that has ended.
 	Find(ctx context.Context, id string) (store.Sandbox, error)
-	// List returns, in any order, the sandboxes that have run and are not
-	// terminated.
-	List(ctx context.Context) ([]store.Sandbox, error)
+	// Page returns a page of a list of all sandboxes, ended ones included.
+	Page(ctx context.Context, q store.Selection) (store.Page, error)
 }
 
 // Settings changes sandboxes as they are.

@@ -1,10 +1,8 @@
 package mitos
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/api/body"
@@ -23,29 +21,26 @@ import (
 const lookTime = time.Second
 
 func health(s *server, c *call) (any, error) {
-	all, err := s.visible(c)
+	one, err := s.visible(c, 1)
 	if err != nil {
 		return nil, err
 	}
 	known, err := s.Templates.Templates()
-	return map[string]any{"status": "ok", "mock": false, "templates": len(known), "sandboxes": len(all)}, err
+	return map[string]any{"status": "ok", "mock": false, "templates": len(known), "sandboxes": one.Count(store.Alive)}, err
 }
 
-// visible returns the sandboxes that have not ended and that the key sees, oldest
-// first.
-func (s *server) visible(c *call) ([]store.Sandbox, error) {
-	all, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
-	slices.SortFunc(all, func(a, b store.Sandbox) int {
-		return cmp.Or(a.Record.CreatedAt.Compare(b.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})
-	return all, err
+// visible returns so many of the sandboxes that have not ended and that the key sees, oldest
+// first; all for 0.
+func (s *server) visible(c *call, most int) (store.Page, error) {
+	return dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, store.Selection{Status: store.Alive, Order: store.Oldest, Limit: most})
 }
 
 func list(s *server, c *call) (any, error) {
-	all, err := s.visible(c)
+	page, err := s.visible(c, 0)
 	if err != nil {
 		return nil, err
 	}
+	all := page.Sandboxes
 	ids := make([]string, len(all))
 	for i, sb := range all {
 		ids[i] = sb.ID

@@ -48,7 +48,8 @@ type Lookup interface {
 	// had it last.
 	Named(key, name string) (id string, ok bool)
 	Find(ctx context.Context, id string) (store.Sandbox, error)
-	List(ctx context.Context) ([]store.Sandbox, error)
+	// Page returns a page of a list of all sandboxes, ended ones included.
+	Page(ctx context.Context, q store.Selection) (store.Page, error)
 	Outlooks(ctx context.Context, ids []string) map[string]supervisor.Explanation
 }
 

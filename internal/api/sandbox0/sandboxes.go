@@ -168,21 +168,16 @@ const (
 
 // list returns a page of the sandboxes that have not ended, newest first.
 func (s *server) list(c *call) (reply, error) {
-	want, limit, offset, err := parseList(c.r.URL.Query())
+	q, err := parseList(c.r.URL.Query())
 	if err != nil {
 		return reply{}, err
 	}
-	every, err := dialect.Sandboxes(c.r, s.Sandboxes.List, c.key)
+	page, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, q)
 	if err != nil {
 		return reply{}, err
 	}
-	every = slices.DeleteFunc(every, func(sb store.Sandbox) bool { return !want(sb) })
-	slices.SortFunc(every, func(a, b store.Sandbox) int {
-		return cmp.Or(b.Record.CreatedAt.Compare(a.Record.CreatedAt), cmp.Compare(a.ID, b.ID))
-	})
-	page := every[min(offset, len(every)):min(offset+limit, len(every))]
-	v := listView{Sandboxes: make([]summaryView, 0, len(page)), Count: len(every), HasMore: offset+limit < len(every)}
-	for _, sb := range page {
+	v := listView{Sandboxes: make([]summaryView, 0, len(page.Sandboxes)), Count: page.Count(q.Status), HasMore: page.More}
+	for _, sb := range page.Sandboxes {
 		v.Sandboxes = append(v.Sandboxes, viewSummary(c.gen, sb))
 	}
 	return ok(v)
@@ -191,8 +186,8 @@ func (s *server) list(c *call) (reply, error) {
 // maxOffset bounds how far a list is paged.
 const maxOffset = 1 << 30
 
-func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, err error) {
-	limit, offset = defaultPage, 0
+func parseList(q url.Values) (list store.Selection, err error) {
+	list.Order, list.Limit = store.Newest, defaultPage
 	number := func(name string, to *int, least, most int) {
 		if text := q.Get(name); text != "" && err == nil {
 			n, bad := strconv.Atoi(text)
@@ -202,24 +197,24 @@ func parseList(q url.Values) (want func(store.Sandbox) bool, limit, offset int, 
 			*to = n
 		}
 	}
-	number("limit", &limit, 1, maxPage)
-	number("offset", &offset, 0, maxOffset)
+	number("limit", &list.Limit, 1, maxPage)
+	number("offset", &list.Skip, 0, maxOffset)
 	if err != nil {
-		return nil, 0, 0, err
+		return list, err
 	}
-	state, template := q.Get("status"), origin.Ref(q.Get("template_id"))
+	state := q.Get("status")
 	if state != "" && !slices.Contains(statuses, state) {
-		return nil, 0, 0, body.Invalid(`"status" is %q`, body.Short(state)).WithRemedy("use starting, running, paused, terminating or failed").With("field", "status")
+		return list, body.Invalid(`"status" is %q`, body.Short(state)).WithRemedy("use starting, running, paused, terminating or failed").With("field", "status")
 	}
 	paused, bad := strconv.ParseBool(cmp.Or(q.Get("paused"), "false"))
 	if bad != nil {
-		return nil, 0, 0, body.Invalid(`"paused" is %q`, body.Short(q.Get("paused"))).WithRemedy("use true or false").With("field", "paused")
+		return list, body.Invalid(`"paused" is %q`, body.Short(q.Get("paused"))).WithRemedy("use true or false").With("field", "paused")
 	}
-	return func(sb store.Sandbox) bool {
-		return (state == "" || state == statusOf(sb.Record)) &&
-			(template == "" || sb.Config.IsOf(template)) &&
-			(q.Get("paused") == "" || paused == (sb.Record.State == lifecycle.Paused))
-	}, limit, offset, nil
+	list.Template = origin.Ref(q.Get("template_id"))
+	list.Status = func(r lifecycle.Record) bool {
+		return store.Alive(r) && (state == "" || state == statusOf(r)) && (q.Get("paused") == "" || paused == (r.State == lifecycle.Paused))
+	}
+	return list, nil
 }
 
 // update changes settings of a sandbox, running or paused: all that it is asked to,

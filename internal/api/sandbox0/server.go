@@ -34,8 +34,8 @@ type Lifecycle interface {
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	// Find also returns sandboxes that have ended.
 	Find(ctx context.Context, id string) (store.Sandbox, error)
-	// List returns the sandboxes that have not ended, in any order.
-	List(ctx context.Context) ([]store.Sandbox, error)
+	// Page returns a page of a list of all sandboxes, ended ones included.
+	Page(ctx context.Context, q store.Selection) (store.Page, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error

@@ -3,7 +3,6 @@ package v1
 import (
 	"context"
 	"math"
-	"slices"
 	"strings"
 	"time"
 
@@ -143,16 +142,14 @@ func fleetUsage(s *server, c *call) (reply, error) {
 	if len(ids) > maxPage {
 		return reply{}, body.Invalid("%q has %d ids; %d are allowed", sandboxParam, len(ids), maxPage).With("field", sandboxParam)
 	}
-	all, err := dialect.Sandboxes(c.r, s.Sandboxes.All, c.key)
+	all, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, store.Selection{
+		IDs: ids, Status: func(r lifecycle.Record) bool { return r.State != lifecycle.Terminated }, Order: store.Newest,
+	})
 	if err != nil {
 		return reply{}, err
 	}
-	all = slices.DeleteFunc(all, func(sb store.Sandbox) bool {
-		return sb.Record.State == lifecycle.Terminated || ids != nil && !slices.Contains(ids, sb.ID)
-	})
-	slices.SortFunc(all, func(a, b store.Sandbox) int { return placeOf(&a).compare(placeOf(&b)) })
-	v := usageView{Sandboxes: make([]usedView, len(all))}
-	for i, sb := range all {
+	v := usageView{Sandboxes: make([]usedView, len(all.Sandboxes))}
+	for i, sb := range all.Sandboxes {
 		v.Sandboxes[i] = usedView{Sandbox: sb.ID, Name: orNull(sb.Config.Name), State: sb.Record.State, CPUs: sb.Config.Limits.CPUs}
 		if last, measured := s.Diaries.LastSample(sb.ID); measured {
 			sample := viewSample(sb.Config.Limits, last)

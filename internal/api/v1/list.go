@@ -1,7 +1,6 @@
 package v1
 
 import (
-	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -73,32 +72,13 @@ func (q query) number(name string, otherwise, least, most int64) (int64, error) 
 	return n, nil
 }
 
-// filter is what a list is asked for.
-type filter struct {
-	states   []lifecycle.State // empty: all that have not ended
-	metadata map[string]string
-	template string // empty for all
-	name     string // of a sandbox of key; empty for all
-	key      string
-	after    *place
-}
+// place is a place in the list, newest first.
+type place store.Place
 
-// place is a place in the list: after the sandbox with this birth and id. As a
-// place, not a count, it stays right when sandboxes come and go.
-type place struct {
-	createdAt int64 // Unix microseconds
-	id        string
-}
-
-func placeOf(sb *store.Sandbox) place { return place{sb.Record.CreatedAt.UnixMicro(), sb.ID} }
-
-// compare orders the newest first.
-func (p place) compare(q place) int {
-	return cmp.Or(cmp.Compare(q.createdAt, p.createdAt), cmp.Compare(p.id, q.id))
-}
+func placeOf(sb *store.Sandbox) place { return place(store.Newest.PlaceOf(sb)) }
 
 func (p place) cursor() string {
-	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", p.createdAt, p.id))
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", p.At, p.ID))
 }
 
 // parseCursor accepts exactly what cursor returns.
@@ -123,19 +103,28 @@ func (s *server) list(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	f.key = c.key.ID
-	all, err := dialect.Sandboxes(c.r, s.Sandboxes.All, c.key)
+	if f.Limit = int(limit); f.Name != "" {
+		f.Key = c.key.ID
+	}
+	page, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, f)
 	if err != nil {
 		return reply{}, err
 	}
-	page, more := f.page(all, int(limit))
-	views := s.views(c.r.Context(), page...)
-	v := listView{Sandboxes: views[:fitting(views)], Counts: f.counts(all)}
-	if n := len(v.Sandboxes); more || n < len(page) {
-		next := placeOf(page[n-1]).cursor()
+	views := s.views(c.r.Context(), pointers(page.Sandboxes)...)
+	v := listView{Sandboxes: views[:fitting(views)], Counts: counts(page)}
+	if n := len(v.Sandboxes); page.More || n < len(page.Sandboxes) {
+		next := placeOf(&page.Sandboxes[n-1]).cursor()
 		v.Next = &next
 	}
 	return ok(v)
+}
+
+func pointers(list []store.Sandbox) []*store.Sandbox {
+	all := make([]*store.Sandbox, len(list))
+	for i := range list {
+		all[i] = &list[i]
+	}
+	return all
 }
 
 // fitting returns how many of some sandboxes fit on a page: one at least.
@@ -150,84 +139,54 @@ func fitting(views []sandboxView) int {
 	return len(views)
 }
 
-func parseFilter(q query) (f filter, err error) {
+// parseFilter returns what a list is asked for. Without states it is all that have not ended.
+func parseFilter(q query) (f store.Selection, err error) {
+	var states []lifecycle.State
 	for state := range strings.SplitSeq(strings.Join(q.Values["state"], ","), ",") {
 		switch st := lifecycle.State(state); st {
 		case "":
 		case lifecycle.Pending, lifecycle.Running, lifecycle.Paused, lifecycle.Terminated:
-			f.states = append(f.states, st)
+			states = append(states, st)
 		default:
 			return f, body.Invalid(`"state" has %q`, body.Short(state)).
 				WithRemedy("use pending, running, paused or terminated, joined by commas").With("field", "state")
 		}
 	}
-	f.metadata = map[string]string{}
+	f.Status = func(r lifecycle.Record) bool {
+		if len(states) == 0 {
+			return r.State != lifecycle.Terminated
+		}
+		return slices.Contains(states, r.State)
+	}
+	metadata := map[string]string{}
 	for _, pair := range q.Values["metadata"] {
 		key, value, found := strings.Cut(pair, "=")
-		if before, twice := f.metadata[key]; !found || twice && before != value {
+		if before, twice := metadata[key]; !found || twice && before != value {
 			return f, body.Invalid(`"metadata" must be key=value, each key once`).With("field", "metadata")
 		}
-		f.metadata[key] = value
+		metadata[key] = value
+		f.Metadata = append(f.Metadata, [2]string{key, value})
 	}
-	f.template = origin.Ref(q.Get("template"))
-	f.name = q.Get("name")
+	f.Template = origin.Ref(q.Get("template"))
+	f.Name = q.Get("name")
 	if text := q.Get("after"); text != "" {
 		after, err := parseCursor(text)
 		if err != nil {
 			return f, err
 		}
-		f.after = &after
+		f.After = (*store.Place)(&after)
 	}
+	f.Order = store.Newest
 	return f, nil
 }
 
-func (f filter) matches(sb *store.Sandbox) bool {
-	if len(f.states) == 0 && sb.Record.State == lifecycle.Terminated {
-		return false
-	}
-	if len(f.states) > 0 && !slices.Contains(f.states, sb.Record.State) {
-		return false
-	}
-	return f.selects(sb) && (f.after == nil || placeOf(sb).compare(*f.after) > 0)
-}
-
-// selects is matches for any state, on any page.
-func (f filter) selects(sb *store.Sandbox) bool {
-	if f.template != "" && !sb.Config.IsOf(f.template) {
-		return false
-	}
-	if f.name != "" && (f.name != sb.Config.Name || f.key != sb.Config.Key) {
-		return false
-	}
-	for key, want := range f.metadata {
-		if has, ok := sb.Config.Metadata[key]; !ok || has != want {
-			return false
-		}
-	}
-	return true
-}
-
 // counts returns how many sandboxes there are in each state.
-func (f filter) counts(all []store.Sandbox) (n countsView) {
+func counts(page store.Page) (n countsView) {
 	of := map[lifecycle.State]*int{lifecycle.Pending: &n.Pending, lifecycle.Running: &n.Running, lifecycle.Paused: &n.Paused, lifecycle.Terminated: &n.Terminated}
-	for i := range all {
-		if f.selects(&all[i]) {
-			*of[all[i].Record.State]++
-		}
+	for outline, has := range page.Counts {
+		*of[outline.State] += has
 	}
 	return n
-}
-
-// page returns the first sandboxes that match, and whether there are more.
-func (f filter) page(all []store.Sandbox, limit int) (found []*store.Sandbox, more bool) {
-	for i := range all {
-		if f.matches(&all[i]) {
-			found = append(found, &all[i])
-		}
-	}
-	slices.SortFunc(found, func(a, b *store.Sandbox) int { return placeOf(a).compare(placeOf(b)) })
-	n := min(limit, len(found))
-	return found[:n], n < len(found)
 }
 
 // errorsView lists the catalogue.

@@ -46,8 +46,8 @@ type Lifecycle interface {
 	// Create returns when the sandbox serves.
 	Create(ctx context.Context, req supervisor.CreateRequest) (store.Sandbox, error)
 	Find(ctx context.Context, id string) (store.Sandbox, error)
-	// All returns every sandbox, ended ones included, in any order.
-	All(ctx context.Context) ([]store.Sandbox, error)
+	// Page returns a page of a list of all sandboxes, ended ones included.
+	Page(ctx context.Context, q store.Selection) (store.Page, error)
 	// Pause returns when the pause is committed; errdef.Conflict with code
 	// "already_paused" if there is nothing to do.
 	Pause(ctx context.Context, id string, q supervisor.PauseRequest) error

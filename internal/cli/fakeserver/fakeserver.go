@@ -456,7 +456,7 @@ func (b backend) Get(ctx context.Context, id string) (store.Sandbox, error) {
 	return b.shown(b.s.enter().Get(ctx, b.s.inner(id)))
 }
 
-// All implements v1.Sandboxes.
+// All returns every sandbox, in any order.
 func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
 	defer b.s.leave()
 	all, err := b.s.enter().All(ctx)
@@ -464,6 +464,12 @@ func (b backend) All(ctx context.Context) ([]store.Sandbox, error) {
 		all[i] = b.s.shown(all[i])
 	}
 	return all, err
+}
+
+// Page implements v1.Sandboxes.
+func (b backend) Page(ctx context.Context, q store.Selection) (store.Page, error) {
+	all, err := b.All(ctx)
+	return q.From(all), err
 }
 
 // Pause implements v1.Sandboxes.

@@ -163,6 +163,7 @@ type Store struct {
 	owners
 	replicas
 	usedSecrets
+	lists
 	hooks Hooks
 }
 
@@ -172,6 +173,7 @@ var _ store.Store = (*Store)(nil)
 func Open(d *Data, hooks Hooks) *Store {
 	w := &writer{d: d}
 	s := &Store{writer: w, codeContexts: codeContexts{w}, owners: owners{w}, usedSecrets: usedSecrets{w}, hooks: hooks}
+	s.lists.s = s
 	s.replicas.s = s
 	return s
 }
@@ -324,12 +326,6 @@ func (s *Store) Sandboxes(context.Context) ([]store.Sandbox, error) {
 		all = append(all, sb)
 	}
 	return all, nil
-}
-
-// SandboxesOfOthers implements store.Owners.
-func (s *Store) SandboxesOfOthers(ctx context.Context) ([]store.Sandbox, error) {
-	all, err := s.Sandboxes(ctx)
-	return slices.DeleteFunc(all, func(sb store.Sandbox) bool { return sb.Owner == s.Self() }), err
 }
 
 // Forget implements store.Store. It refuses a sandbox that is not terminated

@@ -275,7 +275,7 @@ func writes() map[string]func(context.Context, store.Store) error {
 // others are the methods of store.Store that change nothing, or are no writes under a
 // claim.
 var others = []string{
-	"Claim", "Close", "Self", "Sandbox", "Others", "SandboxesOfOthers", "Changes",
+	"Claim", "Close", "Self", "Sandbox", "Others", "Page", "UseOfOthers", "Changes",
 	"AllSecrets", "Contexts", "Events", "EventsBefore", "EventsOfKey", "FreeForSnapshot", "Keys", "LastEvents", "Needed", "Replica", "Replicas",
 	"SSHKeys", "Sandboxes", "Servers", "Snapshots", "Templates", "Volumes", "Webhooks",
 }

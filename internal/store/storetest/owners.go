@@ -90,7 +90,10 @@ func testOwners(t *testing.T, h harness) {
 			}
 		}
 		own := func(sb store.Sandbox) bool { return sb.Owner == s.Self() }
-		if others, err := s.SandboxesOfOthers(t.Context()); err != nil || len(others) == 0 || !reflect.DeepEqual(others, slices.DeleteFunc(all, own)) {
+		q := store.Selection{Others: true, Order: store.Oldest}
+		others, err := s.Page(t.Context(), q)
+		want := slices.DeleteFunc(all, own)
+		if q.Sort(want); err != nil || len(others.Sandboxes) == 0 || !reflect.DeepEqual(others.Sandboxes, want) {
 			t.Errorf("sandboxes of others than %s are %+v, %v", s.Self(), others, err)
 		}
 		if got, want := s.Self(), []string{"one", "two"}[i]; got != want {

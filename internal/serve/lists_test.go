@@ -1,0 +1,80 @@
+package serve
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/drowse-dev/drowse/internal/cluster"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/store/memstore"
+	"github.com/drowse-dev/drowse/internal/supervisor"
+)
+
+// TestListsOfServers: a list has the sandboxes of all servers in one order, those of the server
+// that is asked as it sees them.
+func TestListsOfServers(t *testing.T) {
+	data := memstore.NewData()
+	one, two := memstore.Open(data, memstore.Hooks{}), memstore.Open(data, memstore.Hooks{})
+	for id, s := range map[string]store.Store{"one": one, "two": two} {
+		if _, err := s.Claim(t.Context(), store.Server{ID: id, Name: id, Place: id}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, func(o *supervisor.Options) { o.Store = one })
+	v := cluster.NewView(w.sup, one, nil)
+	var want []string // oldest first
+	for i := range 12 {
+		if i%2 == 0 {
+			want = append(want, w.create(true))
+			continue
+		}
+		sb := store.Sandbox{
+			ID:     fmt.Sprintf("i%020d", i),
+			Config: store.Config{Key: "key", Name: fmt.Sprint("name", i), Template: "base", Limits: store.Limits{MemoryMiB: i}},
+			Record: lifecycle.Record{State: lifecycle.Running, CreatedAt: time.Now().UTC().Truncate(time.Microsecond)},
+		}
+		if i == 11 {
+			sb.Record.State, sb.Record.Tombstone = lifecycle.Terminated, &lifecycle.Tombstone{Reason: lifecycle.Killed, At: sb.Record.CreatedAt}
+		}
+		if err := two.Commit(t.Context(), sb, nil); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, sb.ID)
+	}
+	for _, limit := range []int{0, 5, 100} {
+		q := store.Selection{Status: store.Alive, Order: store.Oldest, Limit: limit}
+		var got []string
+		for {
+			p, err := v.Page(t.Context(), q)
+			if err != nil || p.Count(store.Alive) != 11 || p.Counts[store.Outline{State: lifecycle.Terminated}] != 1 {
+				t.Fatalf("limit %d: counted are %v, %v", limit, p.Counts, err)
+			}
+			for _, sb := range p.Sandboxes {
+				got = append(got, sb.ID)
+				if seen, err := v.Find(t.Context(), sb.ID); sb.Owner == "one" && (err != nil || !reflect.DeepEqual(seen, sb)) {
+					t.Errorf("limit %d: sandbox %s is listed as %+v, and seen as %+v, %v", limit, sb.ID, sb, seen, err)
+				}
+			}
+			if !p.More {
+				break
+			}
+			last := q.Order.PlaceOf(&p.Sandboxes[len(p.Sandboxes)-1])
+			q.After = &last
+		}
+		if !slices.Equal(got, want[:11]) {
+			t.Errorf("limit %d: listed are %q, want %q", limit, got, want[:11])
+		}
+	}
+	for name, want := range map[string]string{"name3": want[3], "name11": want[11], "name2": ""} {
+		if id, ok := v.Named("key", name); id != want || ok != (want != "") {
+			t.Errorf("%s is %q, %v; want %q", name, id, ok, want)
+		}
+	}
+	if got, want := v.KeyUse("key"), (store.Use{Running: 5, Sandboxes: 5, MemoryMiB: 1 + 3 + 5 + 7 + 9}); got != want {
+		t.Errorf("the key uses %+v, want %+v", got, want)
+	}
+}
