@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -281,9 +282,14 @@ func (b *bench) lists(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, sqlite.stop(), os.RemoveAll(dirs[0])) }()
 	const page = 100
-	list := func(addr string) func() (time.Duration, error) {
+	half, err := sqlite.client.Get(ctx, deadlineID(n/2))
+	if err != nil {
+		return err
+	}
+	middle := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", half.CreatedAt.UnixMicro(), half.ID))
+	list := func(addr, after string) func() (time.Duration, error) {
 		return func() (time.Duration, error) {
-			req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/v1/sandboxes?limit=%d", addr, page), nil)
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://%s/v1/sandboxes?limit=%d&after=%s", addr, page, after), nil)
 			if err != nil {
 				return 0, err
 			}
@@ -305,11 +311,13 @@ func (b *bench) lists(ctx context.Context) (err error) {
 		what string
 		s    *sharer
 	}{{"their own server", all[0]}, {"another server", all[1]}} {
-		c, err := b.compare(ctx, b.runs(30), list(on.s.addr()), list(sqliteAddr))
-		if err != nil {
-			return err
+		for _, at := range []struct{ what, after string }{{"the first page", ""}, {"a page in the middle", middle}} {
+			c, err := b.compare(ctx, b.runs(30), list(on.s.addr(), at.after), list(sqliteAddr, at.after))
+			if err != nil {
+				return err
+			}
+			b.report.compared("–", fmt.Sprintf("%s of the list of %d sandboxes, with PostgreSQL, by %s", at.what, n, on.what), "the same with SQLite", c, 0, 0)
 		}
-		b.report.compared("–", fmt.Sprintf("a page of the list of %d sandboxes, with PostgreSQL, by %s", n, on.what), "the same with SQLite", c, 0, 0)
 	}
 	return nil
 }
