@@ -90,8 +90,11 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 
 // Forward has another server answer a request. Nothing was answered if it returns an error.
 func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string) (failed error) {
-	body := &observed{ReadCloser: r.Body}
+	sent := r.Body
+	body := &observed{ReadCloser: sent}
 	r.Body = body
+	ctx, end := edge.WhenBroken(r.Context(), func() { _ = sent.Close() })
+	defer func() { _ = end() }()
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "server"
@@ -107,12 +110,16 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
-			failed = c.broken(r.Context(), server, body.err(), err)
+			because := body.err()
+			if lost := end(); lost != nil {
+				because, err = nil, lost // and the body's end is our doing
+			}
+			failed = c.broken(r.Context(), server, because, err)
 		},
 	}
 	// The proxy breaks off an answer that breaks half way only for a server of net/http,
 	// which it knows by this.
-	proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), http.ServerContextKey, c)))
+	proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, http.ServerContextKey, c)))
 	return failed
 }
 

@@ -226,7 +226,7 @@ func (x *exchange2) relay(ctx context.Context) {
 		x.idle = time.AfterFunc(most, x.breakOff)
 		defer x.idle.Stop()
 	}
-	answerEnded := func(error) {}
+	answerEnded, whyBroken := func(error) {}, func() error { return nil }
 	if x.r.ContentLength != 0 {
 		// While net/http waits for more of the body it looks at nothing else, and
 		// would not notice a cut.
@@ -236,6 +236,10 @@ func (x *exchange2) relay(ctx context.Context) {
 			if err != nil {
 				_ = body.Close() // or net/http waits for its end before it ends a stream that was reset
 			}
+		}
+		if x.p.server != "" {
+			ctx, whyBroken = WhenBroken(ctx, func() { _ = body.Close() })
+			defer func() { _ = whyBroken() }()
 		}
 		x.half = true
 		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodyEnded}
@@ -248,7 +252,7 @@ func (x *exchange2) relay(ctx context.Context) {
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
-			x.failed(ctx, err)
+			x.failed(ctx, whyBroken(), err)
 		},
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
@@ -367,7 +371,9 @@ func (x *exchange2) bodyEnded(err error) {
 	x.half, x.bad = err != nil, err
 }
 
-func (x *exchange2) failed(ctx context.Context, err error) {
+// failed ends a request that was not answered. broken is why the connection to the server of
+// its sandbox broke; nil if it did not.
+func (x *exchange2) failed(ctx context.Context, broken, err error) {
 	x.mu.Lock()
 	half, bad := x.half, x.bad
 	x.mu.Unlock()
@@ -376,6 +382,9 @@ func (x *exchange2) failed(ctx context.Context, err error) {
 		x.reply(interrupted(x.p, x.lease.Why()))
 	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
+	case half && broken != nil:
+		x.s.logPeer(x.p, broken)
+		panic(http.ErrAbortHandler) // the sandbox was cut there, or that server has gone
 	case bad != nil:
 		x.reply(x.s.malformed(&h1.Error{Status: http.StatusBadRequest, Reason: "the request's body did not come as announced: " + bad.Error()}))
 	case x.p.server != "":

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"net/http/httputil"
 	"net/netip"
 	"strconv"
@@ -325,8 +326,16 @@ func (e *edge) TransportTo(server string) *http.Transport {
 	if t := p.to[server]; t != nil {
 		return t
 	}
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		conn, err := e.dialPeer(ctx, server, "http/1.1")
+		if err != nil {
+			return nil, err
+		}
+		broken, breakUp := context.WithCancelCause(context.WithoutCancel(ctx))
+		return &peerConn{conn, broken, breakUp}, nil
+	}
 	t := &http.Transport{
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return e.dialPeer(ctx, server, "http/1.1") },
+		DialContext:         dial,
 		DisableCompression:  true,
 		Protocols:           new(http.Protocols),
 		IdleConnTimeout:     agentIdle,
@@ -338,6 +347,49 @@ func (e *edge) TransportTo(server string) *http.Transport {
 	}
 	p.to[server] = t
 	return t
+}
+
+// peerConn is a connection to another server.
+type peerConn struct {
+	net.Conn
+	broken  context.Context // done when it breaks; its cause says why
+	breakUp context.CancelCauseFunc
+}
+
+// Read implements net.Conn.
+func (c *peerConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil && !errors.Is(err, net.ErrClosed) { // which is our own doing
+		c.breakUp(err)
+	}
+	return n, err
+}
+
+// WhenBroken returns a context for a request that TransportTo carries, with which f is called if
+// the connection breaks before end is. The transport waits then for more of the request's body,
+// which may never come: f sees to it that it does not. end returns why the connection broke, if
+// it did.
+func WhenBroken(ctx context.Context, f func()) (_ context.Context, end func() error) {
+	var mu sync.Mutex
+	var last *peerConn // of those it was tried on
+	stop := func() bool { return true }
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+		mu.Lock()
+		defer mu.Unlock()
+		stop()
+		if conn, ok := got.Conn.(*peerConn); ok {
+			last, stop = conn, context.AfterFunc(conn.broken, f)
+		}
+	}}
+	return httptrace.WithClientTrace(ctx, trace), func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		stop()
+		if last == nil {
+			return nil
+		}
+		return context.Cause(last.broken)
+	}
 }
 
 // close closes the connections that are idle.

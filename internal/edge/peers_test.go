@@ -783,6 +783,40 @@ func TestOtherServerResetsAStream(t *testing.T) {
 	}
 }
 
+// TestOtherServerCutsAnUpload: a client that has sent a part, and sends nothing more for now,
+// sees the end of its stream.
+func TestOtherServerCutsAnUpload(t *testing.T) {
+	begun := make(chan struct{})
+	f := newFleet2(t, func(_ http.ResponseWriter, r *http.Request) {
+		close(begun)
+		_, _ = io.Copy(io.Discard, r.Body)
+	})
+	pr, pw := io.Pipe()
+	defer pw.Close()
+	req := request2(t, f.servePair(t, nil).a, pr)
+	ended := make(chan error, 1)
+	go func() {
+		resp, err := http2Client(t).Do(req)
+		if err == nil {
+			resp.Body.Close()
+		}
+		ended <- err
+	}()
+	if _, err := io.WriteString(pw, "a part"); err != nil {
+		t.Fatal(err)
+	}
+	<-begun
+	f.set(func() { close(f.cut) })
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it was answered, as if it had come to its end")
+		}
+	case <-time.After(testmode.Patience()):
+		t.Fatal("it does not end")
+	}
+}
+
 // TestClientOfAnotherServerLeaves: its request ends at the server that has the sandbox.
 func TestClientOfAnotherServerLeaves(t *testing.T) {
 	for name, client := range map[string]*http.Client{"1.1": {Transport: &http.Transport{}}, "2": http2Client(t)} {
