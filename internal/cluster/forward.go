@@ -22,7 +22,7 @@ import (
 // has what they are for.
 func (c *Cluster) Handler(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if auth.FromHeader(r.Header) != "" { // who may have just changed something at another server
+		if presents(r) { // who may have just changed something at another server
 			c.o.CatchUp(r.Context())
 		}
 		if edge.Hops(r.Context()) < edge.MostHops {
@@ -30,6 +30,12 @@ func (c *Cluster) Handler(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
+}
+
+// presents reports whether a request shows an API key, or what a server has given to the holder of
+// one: a token, or an address with a signature.
+func presents(r *http.Request) bool {
+	return auth.FromHeader(r.Header) != "" || r.Header.Get("Authorization") != "" || r.URL.Query().Has("signature")
 }
 
 // within is a Cluster within which a handler answers what is here.

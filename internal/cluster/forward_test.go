@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -168,6 +169,27 @@ func TestHolderOf(t *testing.T) {
 		got, err := c.HolderOf(httptest.NewRequest(tt.method, tt.path, nil))
 		if got != tt.want || err != nil || taken != tt.taken {
 			t.Errorf("%+v: %q, %v, taken over %d times", tt, got, err, taken)
+		}
+	}
+}
+
+// TestPresents: what others have changed counts for whoever shows something that a server has given.
+func TestPresents(t *testing.T) {
+	for want, requests := range map[bool][]*http.Request{
+		true: {
+			{Header: http.Header{"X-Api-Key": {"e2b_00"}}, URL: &url.URL{}},
+			{Header: http.Header{"Authorization": {"Bearer token"}}, URL: &url.URL{}},
+			{Header: http.Header{}, URL: &url.URL{RawQuery: "key=k&signature=s"}},
+		},
+		false: {{Header: http.Header{}, URL: &url.URL{RawQuery: "key=k"}}},
+	} {
+		for _, r := range requests {
+			caught := false
+			c := &Cluster{o: Options{CatchUp: func(context.Context) { caught = true }}}
+			c.Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})).ServeHTTP(httptest.NewRecorder(), r)
+			if caught != want {
+				t.Errorf("%v %s: %v, want %v", r.Header, r.URL, caught, want)
+			}
 		}
 	}
 }
