@@ -32,7 +32,7 @@ func TestPredecessor(t *testing.T) {
 			} else {
 				defer end()
 			}
-			ln, err := listen(ctx, before.Addr().String())
+			ln, err := listen(ctx, "--listen", before.Addr().String())
 			if goes && err != nil || !goes && codeOf(err) != "port_in_use" {
 				t.Errorf("listen: %v", err)
 			}

@@ -146,7 +146,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	var closers cleanups
 	defer func() { err = errors.Join(err, closers.run()) }()
 
-	ln, err := listen(ctx, o.Listen)
+	ln, err := listen(ctx, "--listen", o.Listen)
 	if err != nil {
 		return err
 	}
@@ -154,14 +154,14 @@ func Run(ctx context.Context, o Options) (err error) {
 	o.Listen = ln.Addr().String() // with the port that was got
 	var forSSH net.Listener
 	if o.SSHListen != "" {
-		if forSSH, err = listen(ctx, o.SSHListen); err != nil {
+		if forSSH, err = listen(ctx, "--ssh-listen", o.SSHListen); err != nil {
 			return fmt.Errorf("--ssh-listen: %w", err)
 		}
 		closers.add(func() error { return ignoreClosed(forSSH.Close()) })
 	}
 	var forPeers net.Listener
 	if o.PeerListen != "" {
-		if forPeers, err = listen(ctx, o.PeerListen); err != nil {
+		if forPeers, err = listen(ctx, "--peer-listen", o.PeerListen); err != nil {
 			return fmt.Errorf("--peer-listen: %w", err)
 		}
 		closers.add(func() error { return ignoreClosed(forPeers.Close()) })
@@ -264,7 +264,7 @@ func patiently(ctx context.Context, taken error, try func() error) error {
 	}
 }
 
-func listen(ctx context.Context, addr string) (ln net.Listener, err error) {
+func listen(ctx context.Context, flag, addr string) (ln net.Listener, err error) {
 	var lc net.ListenConfig
 	err = patiently(ctx, syscall.EADDRINUSE, func() (err error) {
 		ln, err = lc.Listen(ctx, "tcp", addr)
@@ -272,11 +272,11 @@ func listen(ctx context.Context, addr string) (ln net.Listener, err error) {
 	})
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, errdef.New(errdef.Conflict, "port_in_use", "another program listens on %s", addr).
-			WithRemedy("stop it, or choose another address with --listen")
+			WithRemedy("stop it, or choose another address with %s", flag)
 	}
 	if err != nil {
 		return nil, errdef.New(errdef.Invalid, "listen_failed", "cannot listen on %s: %w", addr, err).
-			WithRemedy("give an address of this machine with --listen, such as 127.0.0.1:3000")
+			WithRemedy("give an address of this machine with %s, such as 127.0.0.1:3000", flag)
 	}
 	return ln, nil
 }
