@@ -4,8 +4,10 @@
 #
 #   gotest.sh DIR ARGS...      go test ARGS, with its results in DIR, and without the
 #                              tests that test/long.txt lists, unless DROWSE_TEST_ALL
-#                              is set. Tests that fail do not make it fail: their
-#                              results are there for --again. Anything else does
+#                              is set; with DROWSE_TEST_SERVERS without those in any
+#                              case, and without those of test/alone.txt. Tests that
+#                              fail do not make it fail: their results are there for
+#                              --again. Anything else does
 #   gotest.sh --again DIR      runs each test that failed once more, alone, and writes
 #                              what passed then to DIR/again/unsteady, with what it had
 #                              said to bin/unsteady, and what did not to DIR/again/failed
@@ -21,15 +23,18 @@ here=$(cd "$(dirname "$0")" && pwd)
 module=github.com/drowse-dev/drowse/
 most=5 # failures that are tried again
 
-# skipping ARGS...: the tests of the packages in ARGS that test/long.txt lists, as a
-# pattern for -skip.
+# skipping ARGS...: the tests of the packages in ARGS that are left out, as a pattern for
+# -skip.
 skipping() {
+	local lists=(/dev/null)
+	[ -n "${DROWSE_TEST_ALL:-}" ] && [ -z "${DROWSE_TEST_SERVERS:-}" ] || lists+=("$here/long.txt")
+	[ -z "${DROWSE_TEST_SERVERS:-}" ] || lists+=("$here/alone.txt")
 	local package test names=()
 	while read -r package test; do
 		for arg in "$@"; do
 			[ "${arg#"$module"}" != "$package" ] && [ "${arg#./}" != "$package" ] || names+=("$test")
 		done
-	done < <(sed -n '/^#/d; s/: .*//p' "$here/long.txt")
+	done < <(sed -n '/^#/d; s/: .*//p' "${lists[@]}")
 	[ ${#names[@]} -eq 0 ] || { local IFS='|'; echo "^(${names[*]})\$"; }
 }
 
@@ -72,7 +77,7 @@ case $1 in
 		# As before, without the other packages and tests.
 		mapfile -d '' -t args <"${json%.json}.args"
 		with=() skip=no
-		for arg in "${args[@]:2}"; do
+		for arg in "${args[@]:3}"; do
 			if [ $skip = yes ]; then skip=no; continue; fi
 			case $arg in
 			-run | -skip) [ "$test" = - ] && with+=("$arg") || skip=yes ;;
@@ -86,7 +91,7 @@ case $1 in
 		mkdir -p "$here/../bin/unsteady"
 		jq -r --arg package "$package" --arg test "$test" 'select(.Action == "output" and .Package == $package and ($test == "-" or (.Test and (.Test | split("/")[0]) == $test))) | .Output' -j "$json" \
 			>"$here/../bin/unsteady/$(tr / . <<<"${name// /.}")"
-		if env "${args[0]}" "${args[1]}" "$0" "$dir/again" -count=1 "${with[@]}" "$package" &&
+		if env "${args[@]:0:3}" "$0" "$dir/again" -count=1 "${with[@]}" "$package" &&
 			! cat "$dir"/again/*.json | jq -e 'select(.Action == "fail")' >/dev/null; then
 			echo "$name" >>"$dir/again/unsteady"
 		else
@@ -100,9 +105,9 @@ case $1 in
 *)
 	json=$(mktemp "$1/XXXXXX.json")
 	shift
-	[ -n "${DROWSE_TEST_ALL:-}" ] || skip=$(skipping "$@")
-	[ -z "${skip:-}" ] || set -- -skip "$skip" "$@"
-	printf '%s\0' "CGO_ENABLED=${CGO_ENABLED:-}" "DROWSE_BINARY=${DROWSE_BINARY:-}" "$@" >"${json%.json}.args"
+	skip=$(skipping "$@")
+	[ -z "$skip" ] || set -- -skip "$skip" "$@"
+	printf '%s\0' "CGO_ENABLED=${CGO_ENABLED:-}" "DROWSE_BINARY=${DROWSE_BINARY:-}" "DROWSE_TEST_SERVERS=${DROWSE_TEST_SERVERS:-}" "$@" >"${json%.json}.args"
 	status=0
 	run "$json" -- "$@" || status=$?
 	[ $status = 0 ] || jq -e -s 'any(.[]; .Action == "fail")' "$json" >/dev/null || exit $status

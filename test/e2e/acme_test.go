@@ -39,7 +39,7 @@ func TestACME(t *testing.T) {
 	overTLS := []string{"--acme-email", "you@example.com", "--acme-directory", issuer.URL, "--acme-ca", issuer.CA, "--domain", domain}
 	s.args = overTLS
 	local := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, VerifyConnection: func(c tls.ConnectionState) error {
-		text, err := os.ReadFile(filepath.Join(s.dir, "certificate.pem"))
+		text, err := os.ReadFile(filepath.Join(s.dir(), "certificate.pem"))
 		if block, _ := pem.Decode(text); err != nil || block == nil || !bytes.Equal(block.Bytes, c.PeerCertificates[0].Raw) {
 			return errors.New("it is not the server's own certificate")
 		}
@@ -109,7 +109,7 @@ func TestACME(t *testing.T) {
 	if err := got(); err != nil || issuer.Orders() != 1 {
 		t.Errorf("after a crash, without the authority: %v, %d orders", err, issuer.Orders())
 	}
-	if out, err := exec.CommandContext(ctx, drowseBinary, "ls", "--state-dir", s.dir).CombinedOutput(); err != nil || !strings.Contains(string(out), g.sb.ID) {
+	if out, err := exec.CommandContext(ctx, drowseBinary, "ls", "--state-dir", s.dir()).CombinedOutput(); err != nil || !strings.Contains(string(out), g.sb.ID) {
 		t.Errorf("root's command line: %v, %s", err, out)
 	}
 

@@ -45,7 +45,7 @@ func TestBackup(t *testing.T) {
 	dir, stream := filepath.Join(work, "backup"), filepath.Join(work, "stream")
 	backup := func(wantCode int, wantSaid, what, file string, args ...string) {
 		t.Helper()
-		cmd := exec.CommandContext(ctx, drowseBinary, append([]string{"backup", what, "--state-dir", s.dir}, args...)...)
+		cmd := exec.CommandContext(ctx, drowseBinary, append([]string{"backup", what, "--state-dir", s.dir()}, args...)...)
 		var said strings.Builder
 		cmd.Stdout, cmd.Stderr = &said, &said
 		if file != "" {
@@ -82,14 +82,14 @@ func TestBackup(t *testing.T) {
 		s.waitGone(id)
 	}
 	testmode.Eventually(t, "what the backups have held back is removed", func() bool {
-		return len(testmode.Names(t, filepath.Join(s.dir, "layers"))) == 1 && len(testmode.Names(t, filepath.Join(s.dir, "images"))) == 1
+		return len(testmode.Names(t, filepath.Join(s.dir(), "layers"))) == 1 && len(testmode.Names(t, filepath.Join(s.dir(), "images"))) == 1
 	})
 
 	for _, from := range []struct{ what, file string }{{dir, ""}, {"-", stream}} {
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.RemoveAll(s.dir); err != nil {
+		if err := os.RemoveAll(s.dir()); err != nil {
 			t.Fatal(err)
 		}
 		backup(0, "restored", from.what, from.file, "--restore")

@@ -117,7 +117,7 @@ func testUpgrade(t *testing.T, installed string, unreadable bool) {
 // it is back.
 func (u upgrade) checkLost(ctx context.Context, g *guest, before report) {
 	u.t.Helper()
-	path := filepath.Join(u.dir, "builds", u.old)
+	path := filepath.Join(u.dir(), "builds", u.old)
 	program, err := os.ReadFile(path)
 	if err != nil {
 		u.t.Fatal(err)
@@ -157,7 +157,7 @@ func (u upgrade) checkCollected(ctx context.Context, last *guest) {
 	if faults, code := u.fsck(t); code != 0 {
 		t.Errorf("fsck: %d, %+v", code, faults)
 	}
-	path := filepath.Join(u.dir, "builds", u.old)
+	path := filepath.Join(u.dir(), "builds", u.old)
 	restore := altered(t, path, func(program []byte) []byte { return program[:len(program)-1] })
 	faults, code := u.fsck(t)
 	if !slices.ContainsFunc(faults, func(f fault) bool { return f.Kind == "build" && strings.Contains(f.What, u.old) }) || code == 0 {
@@ -192,7 +192,7 @@ func (u upgrade) checkImage(g *guest, want string) {
 	// The one before goes in the background.
 	eventually(u.t, time.Minute, "the sandbox has one image", func() error {
 		var of []string
-		for _, path := range glob(filepath.Join(u.dir, "images/*/manifest.json")) {
+		for _, path := range glob(filepath.Join(u.dir(), "images/*/manifest.json")) {
 			var manifest struct {
 				Build string
 				Stack []string
@@ -213,7 +213,7 @@ func (u upgrade) checkImage(g *guest, want string) {
 		}
 		return nil
 	})
-	path := filepath.Join(u.dir, "builds", want)
+	path := filepath.Join(u.dir(), "builds", want)
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o700 {
 		u.t.Errorf("%s: %v, %v", path, info, err)
 	}
@@ -227,7 +227,7 @@ var processID = regexp.MustCompile(`^process (\d+) `)
 // checkRuntime holds that all processes of a sandbox's runtime run one build.
 func (u upgrade) checkRuntime(g *guest, want string) {
 	u.t.Helper()
-	found := processes(u.dir, g.sb.ID)
+	found := processes(u.dir(), g.sb.ID)
 	if len(found) < 2 { // at least the sentry and the file server
 		u.t.Fatalf("it runs as %q", found)
 	}

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -162,8 +161,10 @@ func TestKilledServerInMidChange(t *testing.T) {
 		}
 		s.waitGone(info.ID)
 	}
-	for _, f := range named(s.dir, "", "layers", "images", "run/rootfs", "run/gv/bundles") {
-		t.Errorf("left behind: %s", f)
+	for _, m := range s.each() {
+		for _, f := range named(m.home, "", "layers", "images", "run/rootfs", "run/gv/bundles") {
+			t.Errorf("left behind: %s", f)
+		}
 	}
 }
 
@@ -190,7 +191,7 @@ func TestTornRuntimeState(t *testing.T) {
 			// pause captured goes.
 			cid := s.containerID(torn.sb.ID)
 			s.crash()
-			files := glob(filepath.Join(s.dir, "run/gv/runsc", cid+"*.state"))
+			files := s.glob("run/gv/runsc", cid+"*.state")
 			if len(files) != 1 {
 				t.Fatalf("state files of %s: %q", torn.sb.ID, files)
 			}

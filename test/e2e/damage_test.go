@@ -35,7 +35,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		s.pause(ctx, guest.sb.ID)
 		s.connect(ctx, guest.sb.ID)
 	}
-	earlier := s.keep(filepath.Join(s.dir, "images"))
+	earlier := s.keep(filepath.Join(s.dir(), "images"))
 	before := g.ask(ctx)
 	// So much that its layers are not merged, though most of the first is hidden.
 	if err := g.sb.WriteFile(ctx, "later", strings.NewReader(strings.Repeat("written in the second generation", 1<<19))); err != nil {
@@ -51,7 +51,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 		return nil
 	})
 
-	image, layers := s.checkpointOf(ctx, g.sb.ID), glob(filepath.Join(s.dir, "layers", g.sb.ID+"*"))
+	image, layers := s.checkpointOf(ctx, g.sb.ID), glob(filepath.Join(s.dir(), "layers", g.sb.ID+"*"))
 	if len(layers) != 2 {
 		t.Fatalf("layers %q, want those of two generations", layers)
 	}
@@ -109,13 +109,13 @@ func (s *server) damages(t *testing.T, image, other string, layers []string, ear
 	rng := rand.New(rand.NewPCG(12, 14))
 	var all []damage
 	for _, path := range regular(t, append([]string{image}, layers...)...) {
-		name := strings.TrimPrefix(path, s.dir)
+		name := strings.TrimPrefix(path, s.dir())
 		all = append(all,
 			damage{"flip a byte of " + name, func() func() { return flip(t, path, rng) }},
 			damage{"cut " + name, func() func() {
 				return altered(t, path, func(data []byte) []byte { return data[:rng.IntN(len(data))] })
 			}},
-			damage{"remove " + name, func() func() { return moved(t, path, path+"-away", s.dir) }},
+			damage{"remove " + name, func() func() { return moved(t, path, path+"-away", s.dir()) }},
 		)
 	}
 	all = append(all,
@@ -130,7 +130,7 @@ func (s *server) damages(t *testing.T, image, other string, layers []string, ear
 			swap()
 			return swap
 		}},
-		damage{"remove a layer", func() func() { return moved(t, layers[0], layers[0]+"-away", s.dir) }},
+		damage{"remove a layer", func() func() { return moved(t, layers[0], layers[0]+"-away", s.dir()) }},
 	)
 	for path, manifest := range earlier {
 		if filepath.Base(path) == "manifest.json" {
@@ -244,7 +244,7 @@ func (s *server) keep(dir string) map[string][]byte {
 func (s *server) checkpointOf(_ context.Context, id string) string {
 	s.t.Helper()
 	dir, newest := "", time.Time{}
-	for _, path := range glob(filepath.Join(s.dir, "images", "*", "manifest.json")) {
+	for _, path := range glob(filepath.Join(s.dir(), "images", "*", "manifest.json")) {
 		// The one before may still be there, on its way out.
 		manifest, err := os.ReadFile(path)
 		if err != nil || !strings.Contains(string(manifest), id) {
@@ -312,7 +312,7 @@ func (s *server) fsck(t *testing.T, args ...string) ([]fault, int) {
 // upkeep runs a command on the state directory of the server, for JSON.
 func (s *server) upkeep(t *testing.T, args ...string) (out []byte, code int) {
 	t.Helper()
-	cmd := exec.Command(drowseBinary, append(args, "-o", "json", "--state-dir", s.dir)...)
+	cmd := exec.Command(drowseBinary, append(args, "-o", "json", "--state-dir", s.dir())...)
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -332,12 +332,12 @@ func (s *server) checkRepairKeepsEvidence(t *testing.T, id string, d damage) {
 	t.Helper()
 	undo := d.do()
 	defer undo()
-	files := regular(t, filepath.Join(s.dir, "images"), filepath.Join(s.dir, "layers"))
+	files := regular(t, filepath.Join(s.dir(), "images"), filepath.Join(s.dir(), "layers"))
 	found, code := s.fsck(t, "--repair")
 	if code != 1 || len(found) != 1 || found[0].Repaired || found[0].Sandbox != id {
 		t.Errorf("fsck --repair ends with %d and %+v, want the one fault left", code, found)
 	}
-	if now := regular(t, filepath.Join(s.dir, "images"), filepath.Join(s.dir, "layers")); !slices.Equal(now, files) {
+	if now := regular(t, filepath.Join(s.dir(), "images"), filepath.Join(s.dir(), "layers")); !slices.Equal(now, files) {
 		t.Errorf("fsck --repair left %q of %q", now, files)
 	}
 }
@@ -354,10 +354,10 @@ func TestGarbage(t *testing.T) {
 	s.waitGone(g.sb.ID)
 	s.waitWarm(1)
 
-	if out, code := s.upkeep(t, "gc", "--dry-run"); code != 5 || !strings.Contains(string(out), fmt.Sprintf("pid %d", s.cmd.Process.Pid)) {
+	if out, code := s.upkeep(t, "gc", "--dry-run"); code != 5 || !strings.Contains(string(out), fmt.Sprintf("pid %d", s.pid())) {
 		t.Errorf("gc beside a server ends with %d: %s", code, out)
 	}
-	if out, code := s.upkeep(t, "fsck"); code != 5 || !strings.Contains(string(out), fmt.Sprintf("pid %d", s.cmd.Process.Pid)) {
+	if out, code := s.upkeep(t, "fsck"); code != 5 || !strings.Contains(string(out), fmt.Sprintf("pid %d", s.pid())) {
 		t.Errorf("fsck beside a server ends with %d: %s", code, out)
 	}
 	s.crash()
@@ -366,9 +366,9 @@ func TestGarbage(t *testing.T) {
 	}
 
 	// A database without the sandbox that runs, and files of nobody.
-	forget(t, s.dir, lost.sb.ID)
+	forget(t, s.dir(), lost.sb.ID)
 	for _, dir := range []string{"images/0123456789abcdef", "layers/" + g.sb.ID + "r0000009/root", "layers/" + g.sb.ID + "r0000008.deleted/root"} {
-		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
+		if err := os.MkdirAll(filepath.Join(s.dir(), dir), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -405,7 +405,7 @@ func TestGarbage(t *testing.T) {
 	if things, code := s.gc(t); code != 0 || slices.ContainsFunc(things, func(g garbage) bool { return !g.Removed }) {
 		t.Errorf("gc ends with %d and %+v; want all of it removed", code, things)
 	}
-	for _, left := range footprint(s.dir, s.dir) {
+	for _, left := range footprint(s.dir(), s.dir()) {
 		t.Errorf("left behind: %s", left)
 	}
 	if found, code := s.fsck(t); code != 0 {
@@ -419,8 +419,8 @@ func TestGarbage(t *testing.T) {
 // traces returns what of the server's sandboxes shows on the host: of processes,
 // which one it is.
 func (s *server) traces() []string {
-	found := slices.Concat(mounts(s.dir), cgroups(s.dir, s.dir), named(s.dir, "", "layers", "images", "run/rootfs", "run/gv/bundles", "run/gv/waiting"))
-	for _, p := range processes(s.dir, s.dir) {
+	found := slices.Concat(mounts(s.dir()), cgroups(s.dir(), s.dir()), named(s.dir(), "", "layers", "images", "run/rootfs", "run/gv/bundles", "run/gv/waiting"))
+	for _, p := range processes(s.dir(), s.dir()) {
 		which, _, _ := strings.Cut(p, " (")
 		found = append(found, which)
 	}
@@ -451,7 +451,7 @@ func (s *server) age(id string, by time.Duration) {
 	s.t.Helper()
 	at := time.Now().Add(-by)
 	for _, dir := range []string{"run/gv/bundles", "layers"} {
-		for _, path := range glob(filepath.Join(s.dir, dir, id+"*")) {
+		for _, path := range glob(filepath.Join(s.dir(), dir, id+"*")) {
 			if err := os.Chtimes(path, at, at); err != nil {
 				s.t.Fatal(err)
 			}

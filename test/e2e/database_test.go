@@ -49,7 +49,7 @@ func TestDatabaseRefusesWrites(t *testing.T) {
 func (s *server) freezeDatabase() (thaw func()) {
 	t := s.t
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(s.dir, "drowse.db*"))
+	files, err := filepath.Glob(filepath.Join(s.dir(), "drowse.db*"))
 	if err != nil || len(files) < 2 {
 		t.Fatalf("files of the database: %q, %v", files, err)
 	}

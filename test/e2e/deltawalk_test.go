@@ -92,7 +92,7 @@ func TestDeltaWalk(t *testing.T) {
 	if faults, code := s.fsck(t); len(faults) > 0 || code != 0 {
 		t.Errorf("fsck: %+v, exit code %d", faults, code)
 	}
-	if images := named(s.dir, "", "images"); len(images) != 1 {
+	if images := named(s.dir(), "", "images"); len(images) != 1 {
 		t.Errorf("there are the images %v, want one", images)
 	}
 	s.start()
@@ -114,7 +114,7 @@ func (n *noisy) pauseWithoutTaker(after time.Duration) (killed bool) {
 			return killed
 		default:
 		}
-		pids := childrenOf(n.s.cmd.Process.Pid, "runsc-image-taker")
+		pids := childrenOf(n.s.pid(), "runsc-image-taker")
 		switch {
 		case len(pids) == 0:
 		case begun.IsZero():

@@ -156,7 +156,7 @@ func (s *server) refusedPause(ctx context.Context, t *testing.T, g *guest, befor
 	begin := time.Now()
 	err := s.client.Pause(ctx, g.sb.ID)
 	if err == nil {
-		t.Fatalf("the pause worked, with %d bytes free", available(t, s.dir))
+		t.Fatalf("the pause worked, with %d bytes free", available(t, s.dir()))
 	}
 	if !errors.Is(err, client.ErrUnavailable) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("the pause failed with %v, want unavailable and why", err)

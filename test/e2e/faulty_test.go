@@ -73,7 +73,7 @@ func startFaulty(ctx context.Context, t *testing.T, kind int) *faults {
 	f.s.env = []string{failpoint.EnvDir + "=" + f.points}
 	t.Cleanup(f.s.cleanUp)
 	f.s.start()
-	if f.db, err = store.Open(ctx, filepath.Join(f.s.dir, "drowse.db")); err != nil {
+	if f.db, err = store.Open(ctx, filepath.Join(f.s.dir(), "drowse.db")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.db.Close() })
@@ -242,7 +242,7 @@ func (f *faults) unsettled(id string, o operation) error {
 		want["volumes/"+v.ID] = true
 	}
 	for _, d := range []string{"images", "layers", "imports", "run/rootfs", "run/gv/bundles", "volumes", "volumes/.writing"} {
-		for _, path := range glob(filepath.Join(f.s.dir, d, "*")) {
+		for _, path := range glob(filepath.Join(f.s.dir(), d, "*")) {
 			name := filepath.Join(d, filepath.Base(path))
 			if !want[name] {
 				return fmt.Errorf("%s is nobody's", name)
@@ -294,13 +294,13 @@ func addFiles(files map[string]bool, cp lifecycle.Checkpoint) {
 // strays returns an error that names processes, mounts and cgroups of none of
 // the runtimes.
 func (f *faults) strays(all map[string]lifecycle.Record, running []string) error {
-	dir := f.s.dir
+	dir := f.s.dir()
 	var owned []string
 	for _, id := range running {
 		owned = append(owned, processes(dir, id)...)
 	}
 	pid := func(line string) string { before, _, _ := strings.Cut(line, " ("); return before }
-	ours := fmt.Sprintf("process %d", f.s.cmd.Process.Pid)
+	ours := fmt.Sprintf("process %d", f.s.pid())
 	for _, line := range processes(dir, dir) {
 		if pid(line) == ours || waits(dir, line) || slices.ContainsFunc(owned, func(o string) bool { return pid(o) == pid(line) }) {
 			continue

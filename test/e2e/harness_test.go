@@ -43,17 +43,19 @@ const (
 
 // httpClient ignores proxies: everything is on this machine.
 var httpClient = &http.Client{Transport: &http.Transport{
-	MaxIdleConnsPerHost: 16,
+	MaxIdleConnsPerHost: keptConnections(),
 	TLSClientConfig:     &tls.Config{RootCAs: authority().pool},
 }}
 
-// server is a drowse server with a state directory and a port of its own.
+// server is a drowse server with a state directory and a port of its own, or several that
+// are one service.
 type server struct {
 	args   []string // more of its command line
+	peer   []string // and what it needs as one of several
 	binary string   // other than drowseBinary
 	env    []string // more of its environment
 	t      testing.TB
-	dir    string
+	home   string // its state directory; see dir
 	cwd    string // where it is started; here if empty
 	addr   string
 	log    *logBuffer
@@ -63,6 +65,10 @@ type server struct {
 	cmd    *exec.Cmd
 	exited chan error // has room for one; what Wait returned
 
+	members   []*server // that it stands for; see inPlaceOfOne
+	listeners []string  // addresses of each of these, and those at which clients reach them all
+	balancers []*balancer
+
 	mu  sync.Mutex
 	ids []string // of all sandboxes that create made
 }
@@ -71,7 +77,10 @@ type server struct {
 // its sandboxes, at the end of the test.
 func startServer(t testing.TB, args ...string) *server {
 	t.Helper()
-	s := newServer(t, stateDir(t))
+	s := inPlaceOfOne(t, args)
+	if s == nil {
+		s = newServer(t, stateDir(t))
+	}
 	s.args = args
 	t.Cleanup(s.cleanUp)
 	s.start()
@@ -98,20 +107,31 @@ func startServerIn(t testing.TB, dir string) *server {
 	return s
 }
 
+// newServer returns a server that is not started yet. There are never several of it.
 func newServer(t testing.TB, dir string) *server {
+	t.Helper()
+	skipWithSeveral(t, "a server that the test sets up itself")
+	return serverIn(t, dir)
+}
+
+func serverIn(t testing.TB, dir string) *server {
 	t.Helper()
 	addr := freeAddress(t)
 	c, err := client.New(client.Options{URL: "http://" + addr, APIKey: apiKey, HTTPClient: httpClient})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &server{t: t, dir: dir, addr: addr, store: storeOf(t, dir), log: &logBuffer{}, client: c}
+	return &server{t: t, home: dir, addr: addr, store: storeOf(t, dir), log: &logBuffer{}, client: c}
 }
+
+// addresses are those that freeAddress has returned.
+var addresses sync.Map
 
 // freeAddress returns a loopback address that nobody listens on. Nobody else
 // is in this network namespace. The port is none that the kernel gives to
 // clients: one that dials again and again while no server is there would, one
-// day, get the server's own port and connect to itself.
+// day, get the server's own port and connect to itself. Nobody gets one twice: a server
+// that is being started does not listen yet.
 func freeAddress(t testing.TB) string {
 	t.Helper()
 	for range 100 {
@@ -120,7 +140,10 @@ func freeAddress(t testing.TB) string {
 			continue
 		}
 		defer ln.Close()
-		return ln.Addr().String()
+		addr := ln.Addr().String()
+		if _, given := addresses.LoadOrStore(addr, true); !given {
+			return addr
+		}
 	}
 	t.Fatal("no free port")
 	return ""
@@ -128,8 +151,8 @@ func freeAddress(t testing.TB) string {
 
 // command is the server's command line.
 func (s *server) command() *exec.Cmd {
-	cmd := exec.Command(cmp.Or(s.binary, drowseBinary), "serve", "--listen", s.addr, "--state-dir", s.dir, "--trial=false")
-	cmd.Args = append(cmd.Args, s.args...)
+	cmd := exec.Command(cmp.Or(s.binary, drowseBinary), "serve", "--listen", s.addr, "--state-dir", s.home, "--trial=false")
+	cmd.Args = slices.Concat(cmd.Args, s.peer, s.args)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "DROWSE_API_KEY=" + apiKey}, s.env...)
 	if level := os.Getenv("DROWSE_LOG_LEVEL"); level != "" {
 		cmd.Env = append(cmd.Env, "DROWSE_LOG_LEVEL="+level)
@@ -173,6 +196,10 @@ func storeOf(t testing.TB, dir string) string {
 // start starts the server and waits until it answers.
 func (s *server) start() {
 	s.t.Helper()
+	if s.members != nil {
+		s.startMembers()
+		return
+	}
 	httpClient.CloseIdleConnections() // to the one before
 	s.takeBase()
 	begin := time.Now()
@@ -216,7 +243,7 @@ func (s *server) usesTheBase() bool {
 func (s *server) takeBase() {
 	theBase.Lock()
 	defer theBase.Unlock()
-	to := filepath.Join(s.dir, "templates")
+	to := filepath.Join(s.home, "templates")
 	if _, err := os.Lstat(to); theBase.dir == "" || !s.usesTheBase() || !errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -247,13 +274,13 @@ func (s *server) keepBase() {
 		return
 	}
 	to := filepath.Join(programs, "templates")
-	if out, err := exec.Command("cp", "-al", filepath.Join(s.dir, "templates"), to).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-al", filepath.Join(s.home, "templates"), to).CombinedOutput(); err != nil {
 		// It is on a file system of its own; another server keeps it.
 		s.t.Logf("the base is not kept: %.300s", out)
 		_ = os.RemoveAll(to)
 		return
 	}
-	theBase.dir, theBase.made = to, filepath.Join(s.dir, "templates")
+	theBase.dir, theBase.made = to, filepath.Join(s.home, "templates")
 }
 
 // spawner starts commands from one thread that never ends: the kernel sends
@@ -292,18 +319,25 @@ func (s *server) crash() {
 
 func (s *server) signal(sig syscall.Signal) error {
 	s.t.Helper()
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		s.t.Fatalf("signal server: %v", err)
+	for _, m := range s.each() {
+		if err := m.cmd.Process.Signal(sig); err != nil {
+			s.t.Fatalf("signal server: %v", err)
+		}
 	}
 	httpClient.CloseIdleConnections()
-	select {
-	case err := <-s.exited:
-		s.cmd = nil
-		return err
-	case <-time.After(stopWithin * patience):
-		s.t.Fatalf("server still runs %s after %s", stopWithin*patience, sig)
-		return nil
+	late := time.After(stopWithin * patience)
+	var ended error
+	for _, m := range s.each() {
+		select {
+		case err := <-m.exited:
+			m.cmd = nil
+			ended = cmp.Or(err, ended)
+		case <-late:
+			s.t.Fatalf("server still runs %s after %s", stopWithin*patience, sig)
+		}
 	}
+	s.unbalance()
+	return ended
 }
 
 // cleanUp kills what still lives through the server, and stops it.
@@ -313,7 +347,7 @@ func (s *server) cleanUp() {
 			s.t.Logf("log of the server on %s:\n%s", s.addr, s.log.tail(150))
 		}
 	}()
-	if s.cmd == nil {
+	if !s.runs() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
@@ -342,21 +376,34 @@ func (s *server) cleanUp() {
 		err := poll(goneWithin, func() error { return s.left(id, true) })
 		if err != nil {
 			s.t.Errorf("killed sandbox %s: %v", id, err)
-			discard(s.dir, id)
+			for _, m := range s.each() {
+				discard(m.home, id)
+			}
 		}
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case err := <-s.exited:
-		if err != nil {
-			s.t.Errorf("server ended with %v after SIGTERM", err)
+	for _, m := range s.each() {
+		if m.cmd != nil {
+			_ = m.cmd.Process.Signal(syscall.SIGTERM)
 		}
-	case <-time.After(stopWithin * patience):
-		s.t.Errorf("server still runs %s after SIGTERM", stopWithin*patience)
-		_ = s.cmd.Process.Kill()
-		<-s.exited
 	}
-	s.cmd = nil
+	late := time.After(stopWithin * patience)
+	for _, m := range s.each() {
+		if m.cmd == nil {
+			continue
+		}
+		select {
+		case err := <-m.exited:
+			if err != nil {
+				s.t.Errorf("server ended with %v after SIGTERM", err)
+			}
+		case <-late:
+			s.t.Errorf("server still runs %s after SIGTERM", stopWithin*patience)
+			_ = m.cmd.Process.Kill()
+			<-m.exited
+		}
+		m.cmd = nil
+	}
+	s.unbalance()
 	httpClient.CloseIdleConnections()
 }
 
@@ -487,8 +534,19 @@ func run(ctx context.Context, t testing.TB, sb *client.Sandbox, args ...string) 
 	return exit, out.String()
 }
 
-// metric returns the value of a metric without labels.
-func (s *server) metric(ctx context.Context, name string) (value float64, err error) {
+// metric returns the value of a metric without labels, of all servers together.
+func (s *server) metric(ctx context.Context, name string) (sum float64, err error) {
+	for _, m := range s.each() {
+		value, err := m.ownMetric(ctx, name)
+		if err != nil {
+			return 0, err
+		}
+		sum += value
+	}
+	return sum, nil
+}
+
+func (s *server) ownMetric(ctx context.Context, name string) (value float64, err error) {
 	resp, err := s.raw(ctx, http.MethodGet, "/metrics", http.Header{"X-Api-Key": {apiKey}}, nil)
 	if err != nil {
 		return 0, err

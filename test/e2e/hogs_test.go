@@ -179,7 +179,7 @@ func (s *server) processors(id string) string {
 
 // cgroupFile returns what a file of a sandbox's cgroups has; empty if there is none.
 func (s *server) cgroupFile(id, file string) string {
-	for _, g := range cgroups(s.dir, id) {
+	for _, g := range s.cgroups(id) {
 		if text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(g, "cgroup "), file)); err == nil {
 			return strings.TrimSpace(string(text))
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -47,10 +46,11 @@ func TestHooks(t *testing.T) {
 	go func() { killed <- s.client.Kill(ctx, sb.ID) }()
 	var left []byte
 	eventually(t, 10*time.Second, "the note of pre_kill", func() error {
-		found, err := filepath.Glob(filepath.Join(s.dir, "run/rootfs", sb.ID+"*", "home/user/pre_kill"))
-		if err != nil || len(found) != 1 {
-			return fmt.Errorf("%w: %q, %v", fs.ErrNotExist, found, err)
+		found := s.glob("run/rootfs", sb.ID+"*", "home/user/pre_kill")
+		if len(found) != 1 {
+			return fmt.Errorf("%w: %q", fs.ErrNotExist, found)
 		}
+		var err error
 		if left, err = os.ReadFile(found[0]); err == nil && len(left) == 0 {
 			err = fs.ErrNotExist
 		}
@@ -132,11 +132,10 @@ func TestHookOfCanceledPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "the hook runs", func() error {
-		found, err := filepath.Glob(filepath.Join(s.dir, "run/rootfs", sb.ID+"*", "home/user/began"))
-		if err == nil && len(found) == 0 {
-			err = fs.ErrNotExist
+		if len(s.glob("run/rootfs", sb.ID+"*", "home/user/began")) == 0 {
+			return fs.ErrNotExist
 		}
-		return err
+		return nil
 	})
 	begin := time.Now()
 	if exit, out := run(ctx, t, sb, "pgrep", "-x", "sleep"); out != "" {
@@ -167,11 +166,10 @@ func TestHookOfKillDuringPause(t *testing.T) {
 	paused := make(chan error, 1)
 	go func() { paused <- s.client.Pause(ctx, g.sb.ID) }()
 	eventually(t, 10*time.Second, "the capture has begun", func() error {
-		found, err := filepath.Glob(filepath.Join(s.dir, "images", "*"))
-		if err == nil && len(found) == 0 {
-			err = fs.ErrNotExist
+		if len(s.glob("images", "*")) == 0 {
+			return fs.ErrNotExist
 		}
-		return err
+		return nil
 	})
 	if err := s.client.Kill(ctx, g.sb.ID); err != nil {
 		t.Fatal(err)

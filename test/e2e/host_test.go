@@ -63,12 +63,14 @@ func (s *server) containerID(id string) string {
 	// One that was captured goes after the pause has been answered.
 	eventually(s.t, endWithin, "one runtime of "+id, func() error {
 		var found []string
-		for cid, owner := range owners(s.dir) {
-			if strings.HasPrefix(owner, id) && cid != owner {
-				found = append(found, cid)
+		for _, m := range s.each() {
+			for cid, owner := range owners(m.home) {
+				if strings.HasPrefix(owner, id) && cid != owner {
+					found = append(found, cid)
+				}
 			}
 		}
-		runtimes := glob(filepath.Join(s.dir, "run/gv/bundles", id+"*"))
+		runtimes := s.glob("run/gv/bundles", id+"*")
 		if len(runtimes) != 1 || len(found) > 1 {
 			return fmt.Errorf("runtimes: %q, known as %q; want one", runtimes, found)
 		}
@@ -84,9 +86,9 @@ func waits(dir, text string) bool { return owners(dir)[warmID.FindString(text)] 
 // waitWarm waits until n runtimes wait to be used, ready.
 func (s *server) waitWarm(n int) {
 	s.t.Helper()
-	eventually(s.t, time.Minute, fmt.Sprintf("%d runtimes wait", n), func() error {
-		all := glob(filepath.Join(s.dir, "run/gv/waiting/*"))
-		if len(all) != n {
+	eventually(s.t, time.Minute, fmt.Sprintf("%d runtimes wait on each server", n), func() error {
+		all := s.glob("run/gv/waiting/*")
+		if len(all) != n*len(s.each()) {
 			return fmt.Errorf("%q", all)
 		}
 		for _, dir := range all {
@@ -95,7 +97,7 @@ func (s *server) waitWarm(n int) {
 				return fmt.Errorf("%s is being made", dir)
 			}
 			// That it is made, runsc writes down last.
-			if made := glob(filepath.Join(s.dir, "run/gv/runsc", filepath.Base(dir)+"*.state")); len(made) == 0 {
+			if made := glob(filepath.Join(dir, "../../runsc", filepath.Base(dir)+"*.state")); len(made) == 0 {
 				return fmt.Errorf("%s is not made yet", dir)
 			}
 		}
@@ -216,9 +218,12 @@ func (s *server) waitGone(id string) time.Duration {
 // left returns an error that names what the host shows of a sandbox's runtime
 // and, if it was killed, of its files.
 func (s *server) left(id string, killed bool) error {
-	left := footprint(s.dir, id)
-	if killed {
-		left = append(left, filesOf(s.dir, id)...)
+	var left []string
+	for _, m := range s.each() {
+		left = append(left, footprint(m.home, id)...)
+		if killed {
+			left = append(left, filesOf(m.home, id)...)
+		}
 	}
 	if len(left) > 0 {
 		return fmt.Errorf("left behind: %s", strings.Join(left, "; "))
@@ -231,13 +236,25 @@ func (s *server) left(id string, killed bool) error {
 // directory where it can be told.
 func hostState(t testing.TB, s *server) []string {
 	t.Helper()
-	state := slices.Concat(processes(s.dir, s.dir), mounts(s.dir), cgroups(s.dir, s.dir), links(t), temporaries(t), descriptors(t, s))
-	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+	state := slices.Concat(links(t), temporaries(t))
+	for _, m := range s.each() {
+		state = append(state, ownState(t, m)...)
+	}
+	slices.Sort(state)
+	return state
+}
+
+// ownState is that of one server.
+func ownState(t testing.TB, s *server) []string {
+	t.Helper()
+	dir := s.dir()
+	state := slices.Concat(processes(dir, dir), mounts(dir), cgroups(dir, dir), descriptors(t, s))
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // it was removed just now
 		}
 		// The server keeps its own program with the first memory image.
-		if !databaseFile(path) && !strings.HasPrefix(path, filepath.Join(s.dir, "builds")) {
+		if !databaseFile(path) && !strings.HasPrefix(path, filepath.Join(dir, "builds")) {
 			state = append(state, fmt.Sprintf("file %s %s", d.Type(), path))
 		}
 		return nil
@@ -246,10 +263,8 @@ func hostState(t testing.TB, s *server) []string {
 		t.Fatal(err)
 	}
 	// Which runtime waits is not the same; that only one does is.
-	state = slices.DeleteFunc(state, func(line string) bool { return waits(s.dir, line) })
-	state = append(state, fmt.Sprintf("%d wait", len(glob(filepath.Join(s.dir, "run/gv/waiting/*")))))
-	slices.Sort(state)
-	return state
+	state = slices.DeleteFunc(state, func(line string) bool { return waits(dir, line) })
+	return append(state, fmt.Sprintf("%d wait in %s", len(glob(filepath.Join(dir, "run/gv/waiting/*"))), dir))
 }
 
 // settledState is hostState once it stays the same: what has just ended does so in the
@@ -309,7 +324,7 @@ func temporaries(t testing.TB) []string {
 // runtime.
 func descriptors(t testing.TB, s *server) []string {
 	t.Helper()
-	dir := fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)
+	dir := fmt.Sprintf("/proc/%d/fd", s.pid())
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -320,7 +335,7 @@ func descriptors(t testing.TB, s *server) []string {
 		if err != nil {
 			continue // closed just now
 		}
-		if strings.Contains(to, "pidfd") || strings.HasPrefix(to, "net:") || strings.HasPrefix(to, s.dir) && !databaseFile(to) {
+		if strings.Contains(to, "pidfd") || strings.HasPrefix(to, "net:") || strings.HasPrefix(to, s.dir()) && !databaseFile(to) {
 			found = append(found, "server's descriptor of "+to)
 		}
 	}

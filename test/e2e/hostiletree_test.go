@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -109,10 +107,9 @@ func TestHostileTree(t *testing.T) {
 		s.kill(ctx, t, id)
 	}
 	eventually(t, 30*time.Second, "the layers are removed", func() error {
-		left, err := os.ReadDir(filepath.Join(s.dir, "layers"))
-		if err == nil && len(left) > 0 {
-			err = errors.New(left[0].Name() + " is left")
+		if left := s.glob("layers", "*"); len(left) > 0 {
+			return errors.New(left[0] + " is left")
 		}
-		return err
+		return nil
 	})
 }

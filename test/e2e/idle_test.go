@@ -66,9 +66,9 @@ func (s *server) wantIdle(ctx context.Context, window time.Duration, most float6
 	share := 1.0
 	for range 3 {
 		rest(ctx, s.t, 2*time.Second) // what came before ends
-		before, began := cpuTime(s.t, s.cmd.Process.Pid), time.Now()
+		before, began := cpuTime(s.t, s.pid()), time.Now()
 		rest(ctx, s.t, window)
-		used, took := cpuTime(s.t, s.cmd.Process.Pid)-before, time.Since(began)
+		used, took := cpuTime(s.t, s.pid())-before, time.Since(began)
 		share = used.Seconds() / took.Seconds()
 		s.t.Logf("server with %s: %s of CPU time in %s, %.2f %% of a core", when, used, took.Round(time.Millisecond), 100*share)
 		if share <= most {

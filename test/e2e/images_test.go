@@ -280,7 +280,7 @@ func TestImages(t *testing.T) {
 
 func layerDirs(t *testing.T, s *server) []string {
 	t.Helper()
-	dirs, err := filepath.Glob(filepath.Join(s.dir, "templates/oci/layers/*"))
+	dirs, err := filepath.Glob(filepath.Join(s.dir(), "templates/oci/layers/*"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func TestHostFilesAreHidden(t *testing.T) {
 	t.Parallel()
 	ctx := deadline(t, 2*time.Minute)
 	s := startServer(t)
-	canaries := []string{filepath.Join(s.dir, "canary")}
+	canaries := []string{filepath.Join(s.dir(), "canary")}
 	for _, dir := range []string{"/root", "/home", "/var/lib", "/var/tmp", "/tmp", "/srv", "/etc"} {
 		canaries = append(canaries, filepath.Join(dir, fmt.Sprintf("drowse-e2e-canary-%d", os.Getpid())))
 	}
@@ -40,7 +40,7 @@ func TestHostFilesAreHidden(t *testing.T) {
 	sb := s.create(ctx, client.CreateOptions{}).As("root")
 	// What a package has in /etc/ssh is there, and nothing that the host has made.
 	canaries = append(canaries, "/etc/ssh/ssh_host_ed25519_key", "/etc/ssh/ssh_host_rsa_key", "/etc/ssh/sshd_config")
-	for _, path := range append(canaries, s.dir, "/var/lib/drowse", "/etc/gshadow", "/etc/sudoers", "/proc/1/root"+s.dir) {
+	for _, path := range append(canaries, s.dir(), "/var/lib/drowse", "/etc/gshadow", "/etc/sudoers", "/proc/1/root"+s.dir()) {
 		if exit, out := run(ctx, t, sb, "ls", "-d", path); exit.Code == 0 {
 			t.Errorf("the guest sees %s: %s", path, out)
 		}
@@ -57,7 +57,7 @@ func TestHostFilesAreHidden(t *testing.T) {
 	if _, out := run(ctx, t, sb, "cat", "/etc/shadow"); out == string(shadow) || strings.Contains(out, "$") {
 		t.Errorf("the guest's /etc/shadow is the host's, or has hashes")
 	}
-	if _, out := run(ctx, t, sb, "cat", "/proc/1/cmdline", "/proc/mounts"); strings.Contains(out, s.dir) {
+	if _, out := run(ctx, t, sb, "cat", "/proc/1/cmdline", "/proc/mounts"); strings.Contains(out, s.dir()) {
 		t.Errorf("the guest learns the host's paths: %s", out)
 	}
 

@@ -32,7 +32,7 @@ func (s *server) jupyterTemplate() string {
 	if err != nil {
 		s.t.Fatalf("Jupyter's kernels are not installed: run script/kernels (%v)", err)
 	}
-	found, err := filepath.Glob(filepath.Join(s.dir, "templates", "base*", "template.json"))
+	found, err := filepath.Glob(filepath.Join(s.dir(), "templates", "base*", "template.json"))
 	if err != nil || len(found) != 1 {
 		s.t.Fatalf("templates %q, %v", found, err)
 	}
@@ -62,7 +62,7 @@ func (s *server) jupyterTemplate() string {
 	if data, err = json.Marshal(template); err != nil {
 		s.t.Fatal(err)
 	}
-	dir := filepath.Join(s.dir, "templates", template.ID)
+	dir := filepath.Join(s.dir(), "templates", template.ID)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		s.t.Fatal(err)
 	}

@@ -267,6 +267,7 @@ func TestPreviewLinksEnd(t *testing.T) {
 		nobody.is(ctx, closed, open, "", nil)
 	}
 	admin.is(ctx, 204, "DELETE /v1/keys/"+a.id, "", nil)
+	s.settle("the link is no good at the server of its sandbox", func() bool { return nobody.ask(ctx, ofA, "").status == refused })
 	nobody.is(ctx, refused, ofA, "", nil)
 	nobody.is(ctx, closed, ofB, "", nil)
 	var list struct{ Previews []struct{ Actor string } }

@@ -157,7 +157,7 @@ func TestWakeBeforeMemoryIsHere(t *testing.T) {
 		return err
 	}
 	late := func(s *server) string {
-		paths, _ := filepath.Glob(filepath.Join(s.dir, "images", "*", "pages.img.late"))
+		paths, _ := filepath.Glob(filepath.Join(s.dir(), "images", "*", "pages.img.late"))
 		return strings.Join(paths, " ")
 	}
 	const pieces = 192 / 4

@@ -135,16 +135,16 @@ func (s *server) usage(ctx context.Context) usage {
 		memory: int64(m["process_resident_memory_bytes"]), heap: int64(m["go_memstats_heap_alloc_bytes"]),
 		goroutines: int64(m["go_goroutines"]), descriptors: int64(m["process_open_fds"]),
 	}
-	err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.dir(), func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return nil // it was removed just now
 		}
 		info, err := d.Info()
 		switch {
 		case err != nil || !info.Mode().IsRegular():
-		case databaseFile(path), filepath.Dir(path) == filepath.Join(s.dir, "audit"): // both have an entry for each call
+		case databaseFile(path), filepath.Dir(path) == filepath.Join(s.dir(), "audit"): // both have an entry for each call
 			u.database += info.Size()
-		case !waits(s.dir, path):
+		case !waits(s.dir(), path):
 			u.files += info.Size()
 		}
 		return nil

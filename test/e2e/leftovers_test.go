@@ -125,9 +125,11 @@ func TestKillWhileWaking(t *testing.T) {
 	}
 	// A start that was told to stop may still be at work.
 	eventually(t, 10*time.Second, "no process but the server", func() error {
-		all := slices.DeleteFunc(processes(s.dir, s.dir), func(p string) bool { return waits(s.dir, p) })
-		if len(all) > 1 {
-			return fmt.Errorf("%q", all)
+		for _, m := range s.each() {
+			all := slices.DeleteFunc(processes(m.home, m.home), func(p string) bool { return waits(m.home, p) })
+			if len(all) > 1 {
+				return fmt.Errorf("%q", all)
+			}
 		}
 		return nil
 	})

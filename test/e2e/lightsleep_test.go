@@ -49,7 +49,7 @@ func TestLightSleepEnds(t *testing.T) {
 			if err := s.stop(); err != nil {
 				t.Error(err)
 			}
-			if left := processes(s.dir, g.sb.ID); len(left) > 0 {
+			if left := s.processes(g.sb.ID); len(left) > 0 {
 				t.Errorf("the server has left %v", left)
 			}
 			s.start()

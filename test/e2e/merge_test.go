@@ -126,7 +126,7 @@ func (s *server) waitMerged(id string) {
 	})
 }
 
-func (s *server) layersOf(id string) []string { return glob(filepath.Join(s.dir, "layers", id+"*")) }
+func (s *server) layersOf(id string) []string { return s.glob("layers", id+"*") }
 
 // takes returns what the files of a guest take.
 func (g *guest) takes(ctx context.Context) (bytes int64) {

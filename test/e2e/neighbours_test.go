@@ -193,7 +193,7 @@ func (n *neighbourhood) checkNothingLeft(ctx context.Context, attack string, hos
 // sizes looks at how large the server is until ctx ends, and returns the most.
 func (n *neighbourhood) sizes(ctx context.Context) <-chan int64 {
 	most := make(chan int64, 1)
-	status := fmt.Sprintf("/proc/%d/status", n.cmd.Process.Pid)
+	status := fmt.Sprintf("/proc/%d/status", n.pid())
 	go func() {
 		largest := int64(0)
 		for ; ctx.Err() == nil; time.Sleep(5 * pollEvery) {

@@ -364,7 +364,7 @@ func runPage(ctx context.Context, t *testing.T, s *server, page string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "bash", filepath.Join(dir, "script"))
 	cmd.Dir = filepath.Join(dir, "here")
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "DROWSE_URL=http://"+s.addr, "DROWSE_API_KEY="+apiKey, "DROWSE_STATE_DIR="+s.dir, "DROWSE="+drowseBinary,
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "DROWSE_URL=http://"+s.addr, "DROWSE_API_KEY="+apiKey, "DROWSE_STATE_DIR="+s.dir(), "DROWSE="+drowseBinary,
 		"LAST="+filepath.Join(dir, "last"), "HOME="+dir, "GOMODCACHE="+goEnv(t, "GOMODCACHE"), "GOCACHE="+goEnv(t, "GOCACHE"), "GOPROXY=off", "GONOSUMDB=*", "GOFLAGS=-mod=mod", "TERM=xterm-256color", "SHELL=/bin/bash")
 	cmd.WaitDelay = time.Second
 	out, err := cmd.CombinedOutput()

@@ -49,7 +49,7 @@ func TestRecordsInPostgres(t *testing.T) {
 	if after := eventsOf(ctx, t, s.client, awake.sb.ID); len(after) < len(before) || !slices.Equal(after[:len(before)], before) {
 		t.Errorf("events are %v, and were %v", after, before)
 	}
-	if kept, err := os.ReadFile(filepath.Join(s.dir, "drowse.db.before-postgres")); err != nil || !bytes.HasPrefix(kept, []byte("SQLite")) {
+	if kept, err := os.ReadFile(filepath.Join(s.dir(), "drowse.db.before-postgres")); err != nil || !bytes.HasPrefix(kept, []byte("SQLite")) {
 		t.Errorf("the database of before: %.6q, %v", kept, err)
 	}
 
@@ -84,12 +84,12 @@ func TestRecordsInPostgres(t *testing.T) {
 		code, said := runToEnd(t, cmd, log)
 		checkRefusal(t, code, said, want)
 	}
-	out, err := exec.Command(drowseBinary, "fsck", "--state-dir", s.dir).CombinedOutput()
+	out, err := exec.Command(drowseBinary, "fsck", "--state-dir", s.dir()).CombinedOutput()
 	var exit *exec.ExitError
 	if faults := strings.Count(string(out), "FAULT") - strings.Count(string(out), "FAULT  unowned"); faults > 0 || err != nil && !errors.As(err, &exit) {
 		t.Errorf("fsck: %v: %s", err, out) // of what a stop has left, unowned, the next server takes care
 	}
-	out, err = exec.Command(drowseBinary, "gc", "--state-dir", s.dir).CombinedOutput()
+	out, err = exec.Command(drowseBinary, "gc", "--state-dir", s.dir()).CombinedOutput()
 	if err != nil {
 		t.Errorf("gc: %v: %s", err, out)
 	}
@@ -99,7 +99,7 @@ func TestRecordsInPostgres(t *testing.T) {
 	pgtest.SQL(t, pg.Admin(), "alter database "+name+" rename to away")
 	pgtest.SQL(t, pg.Admin(), "create database "+name+" owner drowse template template0")
 	for _, args := range [][]string{{"fsck", "--repair"}, {"gc"}, {"backup", filepath.Join(stateDir(t), "none")}} {
-		out, err := exec.Command(drowseBinary, append(args, "--state-dir", s.dir)...).CombinedOutput()
+		out, err := exec.Command(drowseBinary, append(args, "--state-dir", s.dir())...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "not the one with the records") {
 			t.Errorf("%s with an empty database in the place of the right one: %v: %s", args, err, out)
 		}
@@ -113,7 +113,7 @@ func TestRecordsInPostgres(t *testing.T) {
 
 	to := filepath.Join(stateDir(t), "backup")
 	for _, args := range [][]string{{"backup", to}, {"backup", to, "--verify"}} {
-		if out, err := exec.Command(drowseBinary, append(args, "--state-dir", s.dir)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command(drowseBinary, append(args, "--state-dir", s.dir())...).CombinedOutput(); err != nil {
 			t.Fatalf("%s: %v: %s", args, err, out)
 		}
 	}
@@ -241,7 +241,7 @@ func TestTwoOfOneServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := stateDir(t)
-	if out, err := exec.Command("cp", "-a", first.dir+"/.", dir).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-a", first.dir()+"/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("copy: %v: %s", err, out)
 	}
 	first.start()

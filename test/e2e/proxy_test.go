@@ -146,8 +146,10 @@ func TestEgressProxy(t *testing.T) {
 	if _, out := run(w.ctx, t, sb, "sh", "-c", "env; cat /proc/1/environ /proc/1/cmdline"); strings.Contains(out, proxyPassword) {
 		t.Error("the sandbox has the password")
 	}
-	if at := holding(t, w.dir, proxyPassword); len(at) > 0 {
-		t.Errorf("the password is in %v", at)
+	for _, m := range w.each() {
+		if at := holding(t, m.home, proxyPassword); len(at) > 0 {
+			t.Errorf("the password is in %v", at)
+		}
 	}
 	// Another login, another proxy, and none.
 	patch := func(p *client.EgressProxy) {

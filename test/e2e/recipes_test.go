@@ -166,7 +166,7 @@ func TestBuildOfKilledServer(t *testing.T) {
 	s.call(ctx, http.MethodDelete, "/templates/killed", "", nil)
 	s.noSandboxes(ctx)
 	s.nothingLeft(ctx)
-	if left := glob(filepath.Join(s.dir, "recipes", "*", "*")); len(left) > 0 {
+	if left := s.glob("recipes", "*", "*"); len(left) > 0 {
 		t.Errorf("left of the template: %q", left)
 	}
 }

@@ -33,7 +33,7 @@ func TestRightsOfProcesses(t *testing.T) {
 	s := startServer(t)
 	g := s.startGuest(ctx, sleeper)
 
-	server := s.cmd.Process.Pid
+	server := s.pid()
 	threads := glob(fmt.Sprintf("/proc/%d/task/*/status", server))
 	if len(threads) < 2 {
 		t.Fatalf("the server has the threads %q", threads)

@@ -192,13 +192,13 @@ func TestSecretIsNowhere(t *testing.T) {
 	}
 
 	w.pause(w.ctx, sb.ID)
-	found := searchFiles(t, w.server.dir, placeholder)
+	found := searchFiles(t, w.server.dir(), placeholder)
 	for _, in := range []string{"drowse.db", "/images/", "/layers/"} {
 		if !slices.ContainsFunc(found, func(path string) bool { return strings.Contains(path, in) }) {
 			t.Errorf("the placeholder is found in %q, and not in %s: the search would miss what is there", found, in)
 		}
 	}
-	if found := searchFiles(t, w.server.dir, forms(secretValue)...); len(found) > 0 {
+	if found := searchFiles(t, w.server.dir(), forms(secretValue)...); len(found) > 0 {
 		t.Errorf("the value is in %q", found)
 	}
 	var export bytes.Buffer

@@ -43,7 +43,7 @@ func (f *fleet) failOver(_ context.Context, r *round) {
 	timeline := pgtest.SQL(f.t, next.Admin(), "select ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::int")[0]
 	for _, m := range f.members {
 		eventually(f.t, healWithin, "each server knows the database after its fail-over", func() error {
-			kept, err := os.ReadFile(filepath.Join(m.dir, "drowse.db"))
+			kept, err := os.ReadFile(filepath.Join(m.dir(), "drowse.db"))
 			if err == nil && !strings.Contains(string(kept), fmt.Sprintf(`"timeline":%s}`, timeline)) {
 				err = fmt.Errorf("%s, want timeline %s", kept, timeline)
 			}
@@ -65,12 +65,12 @@ func (f *fleet) slowDisk(ctx context.Context, r *round) {
 	}
 	slow := func(writes int) {
 		var st unix.Stat_t
-		err := unix.Stat(v.dir, &st)
+		err := unix.Stat(v.dir(), &st)
 		if err == nil {
 			err = os.WriteFile(slowRule, fmt.Appendf(nil, "%d:%d %d", unix.Major(st.Dev), unix.Minor(st.Dev), writes), 0)
 		}
 		if err != nil {
-			f.t.Errorf("slow the disk of %s down: %v", v.dir, err)
+			f.t.Errorf("slow the disk of %s down: %v", v.dir(), err)
 		}
 	}
 	slow(15 + r.rng.IntN(30))
@@ -89,8 +89,8 @@ func (f *fleet) slowDisk(ctx context.Context, r *round) {
 		}
 	}
 	began := time.Now()
-	if err := os.WriteFile(filepath.Join(v.dir, "slow"), []byte("x"), 0o600); err == nil {
-		syncFile(f.t, filepath.Join(v.dir, "slow"))
+	if err := os.WriteFile(filepath.Join(v.dir(), "slow"), []byte("x"), 0o600); err == nil {
+		syncFile(f.t, filepath.Join(v.dir(), "slow"))
 	}
 	f.t.Logf("a sync of the slow disk took %s", since(began))
 }

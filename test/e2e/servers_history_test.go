@@ -614,7 +614,7 @@ func ofServers(err error) error {
 func (f *fleet) nothingLeft() {
 	for _, s := range f.servers {
 		for _, id := range f.ids {
-			eventually(f.t, sweep.Grace+goneWithin, "nothing is left on "+filepath.Base(s.dir), func() error { return nothingOf(s, id) })
+			eventually(f.t, sweep.Grace+goneWithin, "nothing is left on "+filepath.Base(s.dir()), func() error { return nothingOf(s, id) })
 		}
 	}
 }

@@ -240,7 +240,7 @@ func (s *server) nothingLeft(ctx context.Context) {
 	eventually(s.t, 30*time.Second, "no file is left", func() error {
 		var left []string
 		for _, dir := range []string{"layers", "images", "imports"} {
-			left = append(left, glob(filepath.Join(s.dir, dir, "*"))...)
+			left = append(left, s.glob(dir, "*")...)
 		}
 		if len(left) > 0 {
 			return errors.New(strings.Join(left, " "))
@@ -274,7 +274,7 @@ func TestSnapshotsInARow(t *testing.T) {
 		}
 		sizes[i] = s.kept()
 	}
-	t.Logf("MiB on disk: %d after 10, %d after %d; %d layers", sizes[9]>>20, sizes[count-1]>>20, count, len(glob(filepath.Join(s.dir, "layers", "*"))))
+	t.Logf("MiB on disk: %d after 10, %d after %d; %d layers", sizes[9]>>20, sizes[count-1]>>20, count, len(s.glob("layers", "*")))
 	all, err := snaps.List(ctx, g.sb.ID)
 	if err != nil || len(all) != keep {
 		t.Fatalf("%d snapshots, %v", len(all), err)
@@ -307,8 +307,8 @@ func TestSnapshotsInARow(t *testing.T) {
 // kept is how many bytes of the disk the files and the memory of sandboxes and
 // snapshots take.
 func (s *server) kept() (total int64) {
-	for _, dir := range []string{"layers", "images"} {
-		_ = filepath.WalkDir(filepath.Join(s.dir, dir), func(_ string, e fs.DirEntry, err error) error {
+	for _, dir := range slices.Concat(s.glob("layers"), s.glob("images")) {
+		_ = filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
 			if err != nil { // it was removed meanwhile
 				return nil
 			}

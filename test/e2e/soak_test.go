@@ -68,7 +68,7 @@ func TestSoak(t *testing.T) {
 		}
 		s.waitGone(info.ID)
 	}
-	for _, f := range named(s.dir, "", "layers", "images", "run/rootfs", "run/gv/bundles") {
+	for _, f := range named(s.dir(), "", "layers", "images", "run/rootfs", "run/gv/bundles") {
 		t.Errorf("left behind: %s", f)
 	}
 	t.Logf("%d sleeps and wakes, %d changes of trees; the server was killed %d times and was back within %s",

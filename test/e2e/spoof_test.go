@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	goruntime "runtime"
 	"strings"
 	"testing"
@@ -116,9 +115,9 @@ func TestSpoofing(t *testing.T) {
 // netnsOf returns the path of a sandbox's network namespace.
 func (s *server) netnsOf(id string) string {
 	s.t.Helper()
-	found, err := filepath.Glob(filepath.Join(s.dir, "run", "gv", "bundles", id+"*", "netns"))
-	if err != nil || len(found) != 1 {
-		s.t.Fatalf("network namespaces of %s: %q, %v", id, found, err)
+	found := s.glob("run/gv/bundles", id+"*", "netns")
+	if len(found) != 1 {
+		s.t.Fatalf("network namespaces of %s: %q", id, found)
 	}
 	return found[0]
 }

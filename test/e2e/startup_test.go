@@ -65,9 +65,9 @@ func TestRefusedStart(t *testing.T) {
 	sb := s.create(ctx, sleeper)
 
 	t.Run("directory in use", func(t *testing.T) {
-		second := newServer(t, s.dir)
+		second := newServer(t, s.dir())
 		code, said := runToEnd(t, second.command(), second.log)
-		checkRefusal(t, code, said, "another drowse server", s.dir, "--state-dir")
+		checkRefusal(t, code, said, "another drowse server", s.dir(), "--state-dir")
 	})
 	t.Run("port in use", func(t *testing.T) {
 		second := newServer(t, t.TempDir())
@@ -144,24 +144,24 @@ func TestStateDirByAnotherPath(t *testing.T) {
 	ctx := deadline(t, time.Minute)
 	s := newServer(t, stateDir(t))
 	t.Cleanup(s.cleanUp)
-	link := s.dir + "-link"
-	if err := os.Symlink(filepath.Base(s.dir), link); err != nil {
+	link := s.dir() + "-link"
+	if err := os.Symlink(filepath.Base(s.dir()), link); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(link) })
-	whole := s.dir
-	s.cwd, s.dir = filepath.Dir(whole), filepath.Base(whole)
+	whole := s.dir()
+	s.cwd, s.home = filepath.Dir(whole), filepath.Base(whole)
 	s.start()
 	sb := s.startGuest(ctx, sleeper)
 	first := sb.ask(ctx)
 	s.crash()
-	s.cwd, s.dir = "", link
+	s.cwd, s.home = "", link
 	s.start()
 	s.pause(ctx, sb.sb.ID)
 	if next := sb.ask(ctx); next.Counter <= first.Counter {
 		t.Errorf("the sandbox counts %d after %d", next.Counter, first.Counter)
 	}
-	s.dir = whole // by which the test looks for what is left
+	s.home = whole // by which the test looks for what is left
 }
 
 // TestStop stops the server in order, with open streams. Running sandboxes stay
@@ -188,7 +188,7 @@ func TestStop(t *testing.T) {
 		t.Fatalf("server ended with %v after SIGTERM, want exit code 0", err)
 	}
 	took := time.Since(begin)
-	if left := processes(s.dir, awake.sb.ID); len(left) == 0 {
+	if left := s.processes(awake.sb.ID); len(left) == 0 {
 		t.Errorf("the running sandbox ended with the server")
 	}
 	s.start()
@@ -222,7 +222,7 @@ func TestStopPausesAll(t *testing.T) {
 	}
 	<-pausing // its answer may not have come through any more
 	for _, g := range guests {
-		if left := processes(s.dir, g.sb.ID); len(left) > 0 {
+		if left := s.processes(g.sb.ID); len(left) > 0 {
 			t.Errorf("sandbox %s has processes: %v", g.sb.ID, left)
 		}
 	}

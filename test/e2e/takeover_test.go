@@ -53,7 +53,7 @@ func TestTakeOver(t *testing.T) {
 	// The server is stopped.
 	write(g, "of a, which its sandbox alone knows")
 	a.pause(ctx, g.sb.ID)
-	wantFiles(t, filepath.Join(a.dir, "layers"), "which its sandbox alone knows", true)
+	wantFiles(t, filepath.Join(a.dir(), "layers"), "which its sandbox alone knows", true)
 	wantFiles(t, copies, "which its sandbox alone knows", false)
 	was, err := b.client.Get(ctx, g.sb.ID)
 	if err != nil {
@@ -262,7 +262,7 @@ func TestTakeOverOfTemplate(t *testing.T) {
 		}
 	}
 	eventually(t, time.Minute, "who had it has nothing of it", func() error {
-		layers, err := os.ReadDir(filepath.Join(a.dir, "layers"))
+		layers, err := os.ReadDir(filepath.Join(a.dir(), "layers"))
 		if err == nil && len(layers) > 0 {
 			err = fmt.Errorf("it has %v", layers)
 		}
@@ -338,7 +338,7 @@ func TestTakeOverFromBucket(t *testing.T) {
 func serverOf(t *testing.T, s *server) string {
 	t.Helper()
 	var e struct{ Server string }
-	text, err := os.ReadFile(filepath.Join(s.dir, "drowse.db"))
+	text, err := os.ReadFile(filepath.Join(s.dir(), "drowse.db"))
 	if err == nil {
 		err = json.Unmarshal(text, &e)
 	}
@@ -351,7 +351,7 @@ func serverOf(t *testing.T, s *server) string {
 // nothingOf returns an error if a server has files or a runtime of a sandbox.
 func nothingOf(s *server, id string) error {
 	for _, dir := range []string{"layers", "mounts", "runtimes"} {
-		entries, err := os.ReadDir(filepath.Join(s.dir, dir))
+		entries, err := os.ReadDir(filepath.Join(s.dir(), dir))
 		if err != nil && !os.IsNotExist(err) {
 			return err
 		}

@@ -52,7 +52,7 @@ func TestThreads(t *testing.T) {
 		}
 	}()
 	testmode.Eventually(t, "all threads of the server are alike", func() bool {
-		differ = differences(t, s.cmd.Process.Pid)
+		differ = differences(t, s.pid())
 		return differ == ""
 	})
 }

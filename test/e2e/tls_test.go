@@ -220,7 +220,7 @@ func TestCommandLineOfRoot(t *testing.T) {
 	ctx := deadline(t, time.Minute)
 	s, renew := startTLSServer(t)
 	drowse := func(args ...string) (string, error) {
-		cmd := exec.CommandContext(ctx, drowseBinary, append(args, "--state-dir", s.dir)...)
+		cmd := exec.CommandContext(ctx, drowseBinary, append(args, "--state-dir", s.dir())...)
 		cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 		out, err := cmd.CombinedOutput()
 		return string(out), err
@@ -237,7 +237,7 @@ func TestCommandLineOfRoot(t *testing.T) {
 	renew(3)
 	eventually(t, 10*time.Second, "the renewed certificate is trusted", func() error {
 		out, err := drowse("ls")
-		if text, _ := os.ReadFile(filepath.Join(s.dir, "certificate.pem")); err == nil && serialOf(t, text) != 3 {
+		if text, _ := os.ReadFile(filepath.Join(s.dir(), "certificate.pem")); err == nil && serialOf(t, text) != 3 {
 			return errors.New("the first one is still shown")
 		}
 		if err != nil {
@@ -246,7 +246,7 @@ func TestCommandLineOfRoot(t *testing.T) {
 		return nil
 	})
 
-	file := filepath.Join(s.dir, "api-key")
+	file := filepath.Join(s.dir(), "api-key")
 	before, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
@@ -280,7 +280,7 @@ func TestCommandLineOfRoot(t *testing.T) {
 	authority().issue(t, 4, other, other+".key")
 	text, err := os.ReadFile(other)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(s.dir, "certificate.pem"), text, 0o600)
+		err = os.WriteFile(filepath.Join(s.dir(), "certificate.pem"), text, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)

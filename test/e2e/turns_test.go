@@ -60,7 +60,7 @@ func TestTurns(t *testing.T) {
 // hasQuota checks how much processor time the kernel grants a sandbox that runs.
 func (s *server) hasQuota(t *testing.T, id string, cpus float64) {
 	t.Helper()
-	for _, group := range cgroups(s.dir, id) {
+	for _, group := range s.cgroups(id) {
 		for file, want := range map[string]string{"cpu.cfs_quota_us": fmt.Sprintf("%.0f", cpus*1e5), "cpu.max": fmt.Sprintf("%.0f 100000", cpus*1e5)} {
 			if text, err := os.ReadFile(filepath.Join(strings.TrimPrefix(group, "cgroup "), file)); err == nil {
 				if got := strings.TrimSpace(string(text)); got != want {

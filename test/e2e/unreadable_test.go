@@ -35,7 +35,7 @@ func TestUnreadableImage(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	writtenBy(t, s.dir, g.sb.ID, image, "gvisor v0.0.0-20200101000000-000000000000")
+	writtenBy(t, s.dir(), g.sb.ID, image, "gvisor v0.0.0-20200101000000-000000000000")
 
 	s.start()
 	s.checkStaysAsleep(ctx, g, "of another gVisor", "checkpoint_unreadable", "cannot read")

@@ -112,7 +112,7 @@ func TestUpgradeUnderASleeper(t *testing.T) {
 func (s *server) templateWith(dir string) string {
 	s.t.Helper()
 	const id = "shared"
-	path := func(id string) string { return filepath.Join(s.dir, "templates", id, "template.json") }
+	path := func(id string) string { return filepath.Join(s.dir(), "templates", id, "template.json") }
 	bases, err := filepath.Glob(path("base*"))
 	if err != nil || len(bases) != 1 {
 		s.t.Fatalf("bases %q, %v", bases, err)

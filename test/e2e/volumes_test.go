@@ -105,8 +105,10 @@ func TestVolumes(t *testing.T) {
 		return nil
 	})
 	s.pause(ctx, a.ID)
-	if found := inLayers(t, s.dir, "moved"); len(found) > 0 {
-		t.Errorf("what was kept of the sandbox has files of the volume: %q", found)
+	for _, m := range s.each() {
+		if found := inLayers(t, m.home, "moved"); len(found) > 0 {
+			t.Errorf("what was kept of the sandbox has files of the volume: %q", found)
+		}
 	}
 	s.shell(ctx, b, "sudo bash -c 'echo three >>dir/moved' && echo new >file", "")
 	s.wantContent(ctx, v, "PUT", "file", "/dir/log", "cleared\n", http.StatusCreated, "")
@@ -144,7 +146,7 @@ func TestVolumes(t *testing.T) {
 	if err := s.client.DeleteVolume(ctx, v.ID); err != nil {
 		t.Fatal(err)
 	}
-	if left := glob(filepath.Join(s.dir, "volumes", "vol*")); len(left) > 0 {
+	if left := s.glob("volumes", "vol*"); len(left) > 0 {
 		t.Errorf("left of the volume: %q", left)
 	}
 	if _, err := s.client.Create(ctx, withVolume("data")); !errors.As(err, &refused) || refused.Code != "volume_mount_invalid" || refused.Status != http.StatusBadRequest {
@@ -175,11 +177,11 @@ func TestHostileVolume(t *testing.T) {
 	s := startServer(t)
 	v := s.volume(ctx, "data")
 	sb := s.create(ctx, withVolume("data"))
-	secret := filepath.Join(s.dir, "secret")
+	secret := filepath.Join(s.dir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := `mkdir d && echo own >d/secret && ln -s ../.. up && ln -s ` + s.dir + ` abs && touch ready
+	script := `mkdir d && echo own >d/secret && ln -s ../.. up && ln -s ` + s.dir() + ` abs && touch ready
 		while :; do mv -T d x && mv -T up d; mv -T d up && mv -T abs d; mv -T d abs && mv -T x d; done`
 	p, err := sb.Start(ctx, client.Command{Args: []string{"bash", "-c", "cd /mnt/data && " + script}})
 	if err != nil {
@@ -217,7 +219,7 @@ func TestHostileVolume(t *testing.T) {
 	if data, readErr := os.ReadFile(secret); err != nil || readErr != nil || info.Mode() != 0o600 || string(data) != "secret" {
 		t.Errorf("the secret is %v %q, %v", info, data, errors.Join(err, readErr))
 	}
-	if _, err := os.Stat(filepath.Join(s.dir, "made")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(s.dir(), "made")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory was made outside: %v", err)
 	}
 	if strings.Contains(s.log.String(), v.Token) {
@@ -234,7 +236,7 @@ func TestVolumesThatNobodyOwns(t *testing.T) {
 	v := s.volume(ctx, "data")
 	s.wantContent(ctx, v, "PUT", "file", "/file", "kept", http.StatusCreated, "")
 	s.crash()
-	at := func(name string) string { return filepath.Join(s.dir, "volumes", name) }
+	at := func(name string) string { return filepath.Join(s.dir(), "volumes", name) }
 	for _, dir := range []string{"volempty", "voldeleted.deleted/dir", "volfull/dir", ".writing"} {
 		if err := os.MkdirAll(at(dir), 0o755); err != nil {
 			t.Fatal(err)

@@ -16,9 +16,11 @@ import (
 // warmOnes returns the ids of the runtimes that wait.
 func warmOnes(s *server) []string {
 	var ids []string
-	for cid, owner := range owners(s.dir) {
-		if owner == waiting {
-			ids = append(ids, cid)
+	for _, m := range s.each() {
+		for cid, owner := range owners(m.home) {
+			if owner == waiting {
+				ids = append(ids, cid)
+			}
 		}
 	}
 	return ids
@@ -79,15 +81,15 @@ func TestWarmRuntimes(t *testing.T) {
 	if now := warmOnes(s); slices.Equal(now, warm) {
 		t.Errorf("%q still waits after a crash, whose connection to the server is gone", now)
 	}
-	left := processes(s.dir, warm[0])
-	if left = append(left, cgroups(s.dir, warm[0])...); len(left) > 0 {
+	left := processes(s.dir(), warm[0])
+	if left = append(left, cgroups(s.dir(), warm[0])...); len(left) > 0 {
 		t.Errorf("left behind: %q", left)
 	}
 	g.same(g.first, g.ask(ctx))
 
 	// One that dies is no obstacle, whether that is noticed before it is taken
 	// or not.
-	for _, line := range processes(s.dir, warmOnes(s)[0]) {
+	for _, line := range processes(s.dir(), warmOnes(s)[0]) {
 		var pid int
 		if _, err := fmt.Sscanf(line, "process %d (", &pid); err != nil {
 			t.Fatal(err)

@@ -334,7 +334,7 @@ func digestOf(t *testing.T, r io.Reader) digest {
 // peakMemory returns the most memory in bytes that the server ever had resident.
 func (s *server) peakMemory() int64 {
 	s.t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.cmd.Process.Pid))
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.pid()))
 	if err != nil {
 		s.t.Fatal(err)
 	}
