@@ -384,6 +384,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	room := held.New()
 	var server *edge.Server
 	var others *cluster.Cluster
+	catchUp := func(context.Context) {} // with what other servers have changed
 	if hold != nil {
 		follower := follow.New(follow.Options{Owners: st, Alone: alone(st), Log: o.Log, On: map[store.Kind]func(context.Context) error{
 			store.KindKeys: keys.Refresh, store.KindSSHKeys: sshKeys.Refresh, store.KindSecrets: world.Secrets.Refresh, store.KindWebhooks: hooks.Refresh,
@@ -391,6 +392,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			store.KindEvents: func(context.Context) error { sup.Announce(); return nil },
 			store.KindOwners: func(ctx context.Context) error { return errors.Join(others.Forget(ctx), sup.Disown(ctx)) },
 		}})
+		catchUp = follower.Now
 		transport := func(to string) http.RoundTripper { return server.TransportTo(to) }
 		var takeOver func(ctx context.Context, id string) error
 		var mover cluster.Mover
@@ -405,7 +407,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: follower.Now, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: catchUp, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -428,7 +430,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		}))
 	}
 	if on.ssh != nil {
-		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room)
+		ssh, err := newSSHServer(o, keys, sshKeys, calls, server, room, func() { catchUp(ctx) })
 		if err != nil {
 			return nil, nil, nil, err
 		}

@@ -20,14 +20,15 @@ import (
 )
 
 // newSSHServer returns what lets SSH clients in. Each is a client of server like
-// any other, in the name of the API key that its own key belongs to.
-func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, calls *audit.Log, server *edge.Server, room *held.Room) (*sshd.Server, error) {
+// any other, in the name of the API key that its own key belongs to. catchUp returns when
+// this server knows what others have changed.
+func newSSHServer(o Options, keys *auth.Keys, sshKeys *auth.SSHKeys, calls *audit.Log, server *edge.Server, room *held.Room, catchUp func()) (*sshd.Server, error) {
 	hostKey, err := sshd.HostKey(filepath.Join(o.StateDir, "ssh_host_ed25519_key"))
 	if err != nil {
 		return nil, err
 	}
 	o.Log.Info("SSH clients are served", "addr", o.SSHListen, "hostKey", ssh.FingerprintSHA256(hostKey.PublicKey()))
-	l := sshLogins{keys: keys, sshKeys: sshKeys, calls: calls, connect: server.Connect}
+	l := sshLogins{keys: keys, sshKeys: sshKeys, calls: calls, connect: server.Connect, catchUp: catchUp}
 	return sshd.New(sshd.Options{HostKey: hostKey, Known: l.known, Login: l.login, Room: room, PerClient: o.MaxClientConnections, AliveWithin: o.SSHKeepalive, Log: o.Log}), nil
 }
 
@@ -37,9 +38,13 @@ type sshLogins struct {
 	sshKeys *auth.SSHKeys
 	calls   *audit.Log
 	connect func(client net.Addr) (net.Conn, error)
+	catchUp func() // returns when this server knows what others have changed
 }
 
-func (l sshLogins) known(key ssh.PublicKey) bool { return len(l.sshKeys.Holders(key)) > 0 }
+func (l sshLogins) known(key ssh.PublicKey) bool {
+	l.catchUp() // the key may have just been added at another server, or removed
+	return len(l.sshKeys.Holders(key)) > 0
+}
 
 // login finds the sandbox of a user name, which is its id, or USER+ID for another
 // user in it than the usual one.
