@@ -90,10 +90,11 @@ func inPlaceOfOne(t testing.TB, args []string) *server {
 		}
 	}
 	s.store = pgtest.Shared(t).NewDatabase(t)
-	blobs, key := t.TempDir(), make([]byte, 32) // that values of secrets are encrypted with
+	blobs := t.TempDir()
+	key := strings.Repeat("42", 32) // that values of secrets are encrypted with
 	for range servers() {
 		m := serverIn(t, stateDir(t))
-		if err := os.WriteFile(filepath.Join(m.home, secret.KeyFile), key, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(m.home, secret.KeyFile), []byte(key), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		m.store, m.log = s.store, s.log

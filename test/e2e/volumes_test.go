@@ -177,11 +177,12 @@ func TestHostileVolume(t *testing.T) {
 	s := startServer(t)
 	v := s.volume(ctx, "data")
 	sb := s.create(ctx, withVolume("data"))
-	secret := filepath.Join(s.dir(), "secret")
+	dir := filepath.Dir(filepath.Dir(s.glob("volumes", v.ID)[0])) // of the server that has it
+	secret := filepath.Join(dir, "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	script := `mkdir d && echo own >d/secret && ln -s ../.. up && ln -s ` + s.dir() + ` abs && touch ready
+	script := `mkdir d && echo own >d/secret && ln -s ../.. up && ln -s ` + dir + ` abs && touch ready
 		while :; do mv -T d x && mv -T up d; mv -T d up && mv -T abs d; mv -T d abs && mv -T x d; done`
 	p, err := sb.Start(ctx, client.Command{Args: []string{"bash", "-c", "cd /mnt/data && " + script}})
 	if err != nil {
@@ -219,7 +220,7 @@ func TestHostileVolume(t *testing.T) {
 	if data, readErr := os.ReadFile(secret); err != nil || readErr != nil || info.Mode() != 0o600 || string(data) != "secret" {
 		t.Errorf("the secret is %v %q, %v", info, data, errors.Join(err, readErr))
 	}
-	if _, err := os.Stat(filepath.Join(s.dir(), "made")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "made")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a directory was made outside: %v", err)
 	}
 	if strings.Contains(s.log.String(), v.Token) {
