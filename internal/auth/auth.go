@@ -83,6 +83,7 @@ type Keys struct {
 	lent map[[32]byte]loan // by the digests of texts that Lend returned
 
 	again   *follow.Again     // see Follow
+	relays  relays            // see Share
 	rate    int               // see SetRate
 	revoked []func(id string) // see OnRevoke
 	refused atomic.Uint64     // checks that failed

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -407,4 +408,65 @@ func TestChangeOfARevokedKey(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRelayedKeys: what a server has lent counts at another one, as long as the key lives.
+func TestRelayedKeys(t *testing.T) {
+	one, _, data, _ := pair(t)
+	two := load(t, memstore.Open(data, memstore.Hooks{}))
+	key, text := makeKey(t, one, Request{Name: "key", Role: store.RoleFull})
+	refresh(t, two)
+	relayed := func(text string) string {
+		h := http.Header{"X-Api-Key": {text}}
+		one.Relay(h)
+		return h.Get("X-API-Key")
+	}
+	ctx, back := context.WithCancel(t.Context())
+	lent := one.Lend(ctx, key.ID)
+	if relayed(lent) != lent {
+		t.Error("there is no other server, and it is replaced")
+	}
+	one.Share([]byte("secret"))
+	if relayed(text) != text || relayed("") != "" {
+		t.Error("a key of a client is replaced")
+	}
+	good := relayed(lent)
+	if _, err := two.Check(good); err == nil {
+		t.Error("it counts where no secret is shared")
+	}
+	two.Share([]byte("secret"))
+	if got, err := two.Check(good); err != nil || got.ID != key.ID {
+		t.Errorf("it is %v, %v", got, err)
+	}
+	for _, bad := range []string{lent, good[:len(good)-2], good + "00", Prefix + good[len(Prefix)+2:], Prefix + "00"} {
+		_, err := two.Check(bad)
+		wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+	}
+	if back(); relayed(lent) != lent {
+		t.Error("what was given back is relayed")
+	}
+	two.Share([]byte("another"))
+	_, err := two.Check(good)
+	wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+	two.Share([]byte("secret"))
+	if err := one.Revoke(t.Context(), key.ID); err != nil {
+		t.Fatal(err)
+	}
+	refresh(t, two)
+	_, err = two.Check(good)
+	wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+
+	synctest.Test(t, func(t *testing.T) {
+		one, _, _, _ := pair(t)
+		one.Share([]byte("secret"))
+		key, _ := makeKey(t, one, Request{Name: "key", Role: store.RoleFull})
+		h := http.Header{"X-Api-Key": {one.Lend(t.Context(), key.ID)}}
+		one.Relay(h)
+		if _, err := one.Check(h.Get("X-API-Key")); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(relayLife + 2*time.Second)
+		_, err := one.Check(h.Get("X-API-Key"))
+		wantCode(t, err, errdef.Unauthorized, "api_key_unknown")
+	})
 }

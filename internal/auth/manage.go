@@ -313,7 +313,13 @@ func (k *Keys) borrowed(text string) *entry {
 	k.mu.RLock()
 	l, ok := k.lent[sum]
 	k.mu.RUnlock()
-	if !ok || l.until.Err() != nil || l.life.Err() != nil {
+	if !ok {
+		if id := k.relays.key(text, time.Now()); id != "" {
+			return k.byID(id)
+		}
+		return nil
+	}
+	if l.until.Err() != nil || l.life.Err() != nil {
 		return nil
 	}
 	return l.entry

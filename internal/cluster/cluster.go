@@ -66,6 +66,8 @@ type Options struct {
 	// whether it has one that sees what another key has made.
 	Admits   func(r *http.Request) bool
 	AdmitsTo func(r *http.Request, maker string) bool
+	// Relay has a request that goes on to another server count there as it does here, by its header.
+	Relay func(h http.Header)
 	// Transport carries requests to the edge of a server, whose URL has another host.
 	Transport func(server string) http.RoundTripper
 	Log       *slog.Logger

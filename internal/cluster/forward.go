@@ -110,6 +110,7 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 					p.Out.Header[name] = v
 				}
 			}
+			c.o.Relay(p.Out.Header)
 			edge.SetForwarded(p.Out.Header, p.In, edge.Hops(p.In.Context())+1)
 		},
 		Transport:     c.o.Transport(server),

@@ -47,7 +47,7 @@ func TestForward(t *testing.T) {
 	t.Cleanup(other.Close)
 	records := &records{self: "srv_a"}
 	c, err := Open(t.Context(), Options{
-		Store: records, Has: func(string) bool { return false }, Admits: func(*http.Request) bool { return true }, Log: slog.New(slog.DiscardHandler),
+		Store: records, Has: func(string) bool { return false }, Admits: func(*http.Request) bool { return true }, Log: slog.New(slog.DiscardHandler), Relay: func(http.Header) {},
 		Transport: func(string) http.RoundTripper {
 			return &http.Transport{DisableKeepAlives: true, DialContext: func(context.Context, string, string) (net.Conn, error) {
 				return net.Dial("tcp", other.Listener.Addr().String())

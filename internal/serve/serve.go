@@ -344,6 +344,11 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	keys.SetRate(o.MaxKeyRate)
 	if hold != nil {
 		keys.Follow()
+		secret, err := st.Secret(ctx, "relayed keys")
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		keys.Share(secret)
 	}
 	calls, err := audit.Open(auditIn(o.StateDir), o.Log)
 	if err != nil {
@@ -407,7 +412,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: catchUp, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: catchUp, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Relay: keys.Relay, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
