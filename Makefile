@@ -188,7 +188,7 @@ e2e: build
 
 # The same with three servers behind one address, without the tests that look at one server
 # (test/alone.txt): for a release those that take no minutes each, else a few that show the most.
-BALANCED := $(if $(DROWSE_TEST_ALL),,-run '^Test(Cycles|Fork|SSHConnection|Streams|UploadAddressesEnd)$$')
+BALANCED := $(if $(DROWSE_TEST_ALL),,-run '^Test(AsleepWithoutAutoResume|Fork|SSHConnection|StreamAcrossPause|UploadAddressesEnd)$$')
 .PHONY: e2e-servers
 e2e-servers: build
 	DROWSE_TEST_SERVERS=3 DROWSE_BINARY=$(CURDIR)/bin/drowse $(TEST) -v -timeout=60m -parallel $$((2 * $(CPUS))) $(BALANCED) $(E2E) ./test/e2e
