@@ -200,12 +200,8 @@ func copyDatabase(ctx context.Context, dir string) (_ *os.File, found store.Insp
 		return nil, found, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
-	ref, server, err := recordsOf(ctx, dir)
-	if err != nil {
-		return nil, found, err
-	}
 	path := filepath.Join(tmp, "copy.db")
-	if err := store.Copy(ctx, ref, server, path); err != nil {
+	if err := copyRecords(ctx, dir, path); err != nil {
 		return nil, found, err
 	}
 	found, err = store.Inspect(ctx, path)

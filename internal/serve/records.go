@@ -117,27 +117,32 @@ func (e *elsewhere) check(ctx context.Context, dir, url string) (store.Glance, e
 
 // checkIdle is check, and refuses a directory of which a copy has a server elsewhere: files
 // come and go there.
-func (e *elsewhere) checkIdle(ctx context.Context, dir string) error {
+func (e *elsewhere) checkIdle(ctx context.Context, dir string) (store.Glance, error) {
 	g, err := e.check(ctx, dir, e.Store)
 	if err != nil {
-		return err
+		return g, err
 	}
 	here, err := e.here(dir)
 	if err == nil && g.Left > 0 && g.Holder.Place != here.Place {
 		err = store.ErrServerLives(g.Holder, g.Left)
 	}
-	return err
+	return g, err
 }
 
-// recordsOf returns what names the database with the records of a state directory, and the
-// directory's server there; empty with SQLite.
-func recordsOf(ctx context.Context, dir string) (ref, server string, err error) {
+// copyRecords copies the database with the records of a state directory, as [store.Copy] does.
+func copyRecords(ctx context.Context, dir, to string) error {
 	e, err := readElsewhere(dir)
-	if err != nil || e == nil {
-		return databaseIn(dir), "", err
+	if err != nil {
+		return err
 	}
-	_, err = e.check(ctx, dir, e.Store)
-	return e.Store, e.Server, err
+	if e == nil {
+		return store.Copy(ctx, databaseIn(dir), "", store.Branch{}, to)
+	}
+	g, err := e.check(ctx, dir, e.Store)
+	if err != nil {
+		return err
+	}
+	return store.Copy(ctx, e.Store, e.Server, g.Branch, to)
 }
 
 // openRecords opens the store of a server that has its state directory for itself. e is nil
@@ -163,6 +168,10 @@ func openRecords(ctx context.Context, o Options) (st *store.SQL, e *elsewhere, e
 		e = &elsewhere{Note: note, Store: o.Store, Server: "srv_" + strings.ToLower(rand.Text()[:16])}
 	}
 	keep := func(b store.Branch) {
+		if b == (store.Branch{}) {
+			o.Log.Warn("PostgreSQL does not tell its timeline: after a fail-over this server cannot tell an old primary from the new one; let its role execute pg_control_system, pg_current_wal_lsn and pg_walfile_name")
+			return
+		}
 		if err := e.write(o.StateDir, func() { e.Branch = b }); err != nil {
 			o.Log.Warn("a start of this server may not know an old primary of its database", "err", err)
 		}

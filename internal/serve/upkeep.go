@@ -80,7 +80,8 @@ func inspectRecords(ctx context.Context, dir string) (found store.Inspection, er
 	if e == nil {
 		return store.Inspect(ctx, databaseIn(dir))
 	}
-	if err := e.checkIdle(ctx, dir); err != nil {
+	g, err := e.checkIdle(ctx, dir)
+	if err != nil {
 		return found, err
 	}
 	tmp, err := os.MkdirTemp(dir, databaseCopy)
@@ -89,7 +90,7 @@ func inspectRecords(ctx context.Context, dir string) (found store.Inspection, er
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	path := filepath.Join(tmp, "copy.db")
-	if err := store.Copy(ctx, e.Store, e.Server, path); err != nil {
+	if err := store.Copy(ctx, e.Store, e.Server, g.Branch, path); err != nil {
 		return found, err
 	}
 	return store.Inspect(ctx, path)

@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -19,7 +21,7 @@ import (
 // Branch is one history of the commits of a PostgreSQL. Each promotion of a stand-by begins a
 // new one, of a higher timeline. What an old primary commits after that is not in it.
 type Branch struct {
-	System   string `json:"system,omitempty"` // of the primary and all its stand-bys; empty for no branch
+	System   string `json:"system,omitempty"` // of the primary and all its stand-bys; empty for a branch that is not known
 	Timeline int64  `json:"timeline,omitempty"`
 }
 
@@ -32,15 +34,17 @@ func (b Branch) Behind(other Branch) bool {
 func errBehind(b, newest Branch) error {
 	return errdef.New(errdef.Unavailable, "store_unavailable",
 		"this PostgreSQL is on timeline %d, and another was promoted to timeline %d: nothing is read or written here", b.Timeline, newest.Timeline).
-		WithRemedy("stop the old primary, or make it a stand-by of the new one, and check that the new one is up and can be reached from here")
+		WithRemedy("stop the old primary, or make it a stand-by of the new one, and check that the new one is up and can be reached from here; " +
+			"to use this one on purpose, as after its restore from an older backup, stop all servers and remove \"branch\" from drowse.db in each state directory")
 }
 
 // branches keeps a store from going back to an old primary. It knows the newest branch that any
 // connection was of.
 type branches struct {
-	keep func(Branch) // called with each that is newer, before the store uses it; nil for nothing
+	keep func(Branch) // as of [ConnectFrom]
 
 	keeping sync.Mutex // held while keep is called
+	untold  bool       // some PostgreSQL did not tell its branch
 	mu      sync.Mutex
 	newest  Branch
 }
@@ -62,9 +66,16 @@ func (b *branches) validate(ctx context.Context, conn *pgconn.PgConn) error {
 	return b.see(is)
 }
 
-// branchOf asks for the branch of a primary.
+// untelling are the errors of a PostgreSQL that does not tell its branch: the role may not ask, or
+// it is a service that lacks the functions.
+var untelling = []string{"42501", "42883", "0A000", "55000"}
+
+// branchOf asks for the branch of a primary. It is the zero one where PostgreSQL does not tell.
 func branchOf(ctx context.Context, conn *pgconn.PgConn) (is Branch, err error) {
 	results, err := conn.Exec(ctx, `SELECT system_identifier, CASE WHEN pg_is_in_recovery() THEN '' ELSE left(pg_walfile_name(pg_current_wal_lsn()), 8) END FROM pg_control_system()`).ReadAll()
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && slices.Contains(untelling, said.Code) {
+		return is, pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
+	}
 	if err != nil {
 		return is, err
 	}
@@ -85,6 +96,12 @@ func (b *branches) see(is Branch) error {
 	defer b.keeping.Unlock()
 	newest := b.get()
 	switch {
+	case is == Branch{}: // the one that is known stays
+		if b.keep != nil && !b.untold {
+			b.keep(is)
+		}
+		b.untold = true
+		return nil
 	case is.Behind(newest):
 		return errBehind(is, newest)
 	case is == newest:
@@ -187,7 +204,7 @@ func (c *connection) ResetSession(ctx context.Context) error {
 // broke while it was idle, is tried again on another one.
 func (c *connection) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	rows, err := c.Conn.QueryContext(ctx, numbered(query), args)
-	if err != nil && pgconn.SafeToRetry(err) {
+	if err != nil && ctx.Err() == nil && pgconn.SafeToRetry(err) { // where ctx has ended, nothing is wrong with the connection
 		err = driver.ErrBadConn
 	}
 	return rows, err

@@ -84,16 +84,19 @@ type Glance struct {
 	Identity string        // empty for a database that has none yet
 	Holder   Server        // the server that was asked for; zero for one that is not known
 	Left     time.Duration // of its lease, below zero for one that has ended
+	Branch   Branch        // the newest that is known
 }
 
 // Look looks at the database of a URL, and who has the lease of a server there. Seen is its branch
 // as of [ConnectFrom].
 func Look(ctx context.Context, url, server string, seen Branch) (g Glance, err error) {
-	s, err := dial(url, silentWithin, &branches{newest: seen})
+	known := &branches{newest: seen}
+	s, err := dial(url, silentWithin, known)
 	if err != nil {
 		return g, err
 	}
 	defer s.Close()
+	defer func() { g.Branch = known.get() }()
 	has, err := s.engine.version(ctx, s.reader)
 	if err != nil || has == 0 {
 		return g, s.explain(err, "look into the store %s", s.name)
@@ -140,12 +143,12 @@ func Import(ctx context.Context, to *SQL, path, server string) error {
 // Copy writes the database that ref names, a path or a URL, to the new file to, as it is at
 // one moment after the call. Servers may use it meanwhile. Of what has an owner the copy has
 // that of one server alone, named by its id, if ref is a URL: a file has one server. The copy
-// needs nothing beside it. It is not on the disk yet.
-func Copy(ctx context.Context, ref, server, to string) error {
+// needs nothing beside it. It is not on the disk yet. Seen is as of [ConnectFrom].
+func Copy(ctx context.Context, ref, server string, seen Branch, to string) error {
 	if !IsURL(ref) {
 		return copyFile(ctx, ref, to)
 	}
-	from, err := dial(ref, copiesWithin, &branches{})
+	from, err := dial(ref, copiesWithin, &branches{newest: seen})
 	if err != nil {
 		return err
 	}

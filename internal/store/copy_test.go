@@ -147,7 +147,7 @@ func TestCopies(t *testing.T) {
 	wantError(t, pg.CheckEmpty(ctx), errdef.Exists, "store_not_empty", "empty")
 
 	back := filepath.Join(t.TempDir(), "copy.db")
-	if err := store.Copy(ctx, url, "srv", back); err != nil {
+	if err := store.Copy(ctx, url, "srv", store.Branch{}, back); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := store.Inspect(ctx, back); err != nil || len(found.Problems) > 0 {
@@ -297,7 +297,7 @@ func TestCopyOfOneServer(t *testing.T) {
 func copyOf(t *testing.T, url, server string) store.Store {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "copy.db")
-	if err := store.Copy(t.Context(), url, server, path); err != nil {
+	if err := store.Copy(t.Context(), url, server, store.Branch{}, path); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := store.Inspect(t.Context(), path); err != nil || len(found.Problems) > 0 {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,6 +51,10 @@ func TestFailOver(t *testing.T) {
 	}
 	fresh := connect(t, both)
 	wantGenerations(t, fresh, "a", 2, 1, 2)
+	seen, err := store.Look(t.Context(), both, "one", kept[0])
+	if err != nil || seen.Branch != kept[len(kept)-1] {
+		t.Errorf("seen is %+v, %v; want %+v", seen.Branch, err, kept)
+	}
 
 	next.Crash(t)
 	third := record("a", 3)
@@ -65,6 +70,8 @@ func TestFailOver(t *testing.T) {
 	wantError(t, err, errdef.Unavailable, "store_unavailable", "old primary")
 	_, err = store.Look(t.Context(), both, "one", newest)
 	wantError(t, err, errdef.Unavailable, "store_unavailable", "old primary")
+	err = store.Copy(t.Context(), both, "one", seen.Branch, newPath(t))
+	wantError(t, err, errdef.Unavailable, "store_unavailable", "old primary", `remove "branch" from drowse.db`)
 	if got := pgtest.SQL(t, old.Admin(), "select 1"); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("the old primary says %q", got)
 	}
@@ -95,5 +102,46 @@ func TestOtherSystem(t *testing.T) {
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestBranchIsNotTold: a PostgreSQL where the role may not ask for the branch, or that lacks the
+// functions, is used, but for stand-bys, and what was seen before stays.
+func TestBranchIsNotTold(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	database := server.NewDatabase(t)
+	admin := strings.Replace(database, "//drowse@", "//postgres@", 1)
+	connectOnce := func(url string, seen store.Branch) (kept []store.Branch) {
+		t.Helper()
+		s, err := store.ConnectFrom(t.Context(), url, seen, func(b store.Branch) { kept = append(kept, b) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if _, err := s.Claim(t.Context(), store.Server{ID: "one", Place: "here"}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		return kept
+	}
+	told := connectOnce(database, store.Branch{})
+	if len(told) != 1 || told[0] == (store.Branch{}) {
+		t.Fatalf("kept %+v", told)
+	}
+
+	newest := store.Branch{System: told[0].System, Timeline: told[0].Timeline + 1}
+	pgtest.SQL(t, admin, "revoke execute on function pg_control_system() from public") // 42501
+	if kept := connectOnce(database, newest); !slices.Equal(kept, []store.Branch{{}}) {
+		t.Errorf("kept %+v where the role may not ask", kept)
+	}
+	seen, err := store.Look(t.Context(), database, "one", newest)
+	if err != nil || seen.Branch != newest {
+		t.Errorf("seen is %+v, %v; want %+v", seen.Branch, err, newest)
+	}
+	pgtest.SQL(t, admin, "alter function pg_control_system() rename to other_control_system") // 42883
+	standby := server.StandBy(t)
+	first := pgtest.URLs(database, standby.Proxy(t), server.Proxy(t))
+	if kept := connectOnce(first, store.Branch{}); !slices.Equal(kept, []store.Branch{{}}) {
+		t.Errorf("kept %+v where there is no such function", kept)
 	}
 }

@@ -67,7 +67,8 @@ func Connect(ctx context.Context, dsn string) (*SQL, error) {
 
 // ConnectFrom is Connect to a database whose branch was seen last: one that was left before is
 // refused with errdef.Unavailable. Keep is called with each newer branch, before anything is read
-// or written there; nil for nothing.
+// or written there, and once with the zero one where PostgreSQL does not tell its branch, so that
+// an old primary is not refused; nil for nothing.
 func ConnectFrom(ctx context.Context, dsn string, seen Branch, keep func(Branch)) (*SQL, error) {
 	s, err := dial(dsn, silentWithin, &branches{newest: seen, keep: keep})
 	if err != nil {
