@@ -118,8 +118,8 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 		ErrorLog:      slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			because := body.err()
-			if lost := end(); lost != nil {
-				because, err = nil, lost // and the body's end is our doing
+			if lost := end(); lost != nil && because != nil {
+				because, err = nil, lost // the body's end is our doing
 			}
 			failed = c.broken(r.Context(), server, because, err)
 		},

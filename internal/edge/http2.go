@@ -371,18 +371,21 @@ func (x *exchange2) bodyEnded(err error) {
 	x.half, x.bad = err != nil, err
 }
 
-// failed ends a request that was not answered. broken is why the connection to the server of
-// its sandbox broke; nil if it did not.
+// failed ends a request that was not answered. broken is why a connection to the server of its
+// sandbox broke; nil if none did.
 func (x *exchange2) failed(ctx context.Context, broken, err error) {
 	x.mu.Lock()
-	half, bad := x.half, x.bad
+	half, bad, received := x.half, x.bad, x.received
 	x.mu.Unlock()
+	if broken != nil && bad != nil {
+		bad, err = nil, broken // the body's end is our doing
+	}
 	switch {
 	case x.g.isCut() && !half && x.r.Context().Err() == nil:
 		x.reply(interrupted(x.p, x.lease.Why()))
 	case context.Cause(ctx) != nil, x.g.isCut():
 		panic(http.ErrAbortHandler) // cut, or the client has gone: answer nothing
-	case half && broken != nil:
+	case half && received > 0 && broken != nil:
 		x.s.logPeer(x.p, broken)
 		panic(http.ErrAbortHandler) // the sandbox was cut there, or that server has gone
 	case bad != nil:

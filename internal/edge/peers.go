@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -367,16 +368,20 @@ func (c *peerConn) Read(p []byte) (int, error) {
 
 // WhenBroken returns a context for a request that TransportTo carries, with which f is called if
 // the connection breaks before end is. The transport waits then for more of the request's body,
-// which may never come: f sees to it that it does not. end returns why the connection broke, if
-// it did.
+// which may never come: f sees to it that it does not. end returns why the last connection broke
+// that did, also where the request was tried again on another.
 func WhenBroken(ctx context.Context, f func()) (_ context.Context, end func() error) {
 	var mu sync.Mutex
+	var lost error
 	var last *peerConn // of those it was tried on
 	stop := func() bool { return true }
 	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
 		mu.Lock()
 		defer mu.Unlock()
 		stop()
+		if last != nil {
+			lost = cmp.Or(context.Cause(last.broken), lost)
+		}
 		if conn, ok := got.Conn.(*peerConn); ok {
 			last, stop = conn, context.AfterFunc(conn.broken, f)
 		}
@@ -388,7 +393,7 @@ func WhenBroken(ctx context.Context, f func()) (_ context.Context, end func() er
 		if last == nil {
 			return nil
 		}
-		return context.Cause(last.broken)
+		return cmp.Or(context.Cause(last.broken), lost)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"net/netip"
 	"slices"
 	"strings"
@@ -788,6 +789,7 @@ func TestOtherServerResetsAStream(t *testing.T) {
 func TestOtherServerCutsAnUpload(t *testing.T) {
 	begun := make(chan struct{})
 	f := newFleet2(t, func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.ReadFull(r.Body, make([]byte, len("a part")))
 		close(begun)
 		_, _ = io.Copy(io.Discard, r.Body)
 	})
@@ -814,6 +816,72 @@ func TestOtherServerCutsAnUpload(t *testing.T) {
 		}
 	case <-time.After(testmode.Patience()):
 		t.Fatal("it does not end")
+	}
+}
+
+// TestOtherServerGoesBeforeAnUpload: a client none of whose body was sent is answered, also
+// where the connection to that server was kept from a request before.
+func TestOtherServerGoesBeforeAnUpload(t *testing.T) {
+	f := newFleet2(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	p := f.servePair(t, nil)
+	client := http2Client(t)
+	resp, err := client.Do(request2(t, p.a, strings.NewReader("body")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	pr, pw := io.Pipe()
+	defer pw.Close()
+	req := request2(t, p.a, pr)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer resp.Body.Close()
+		if a := wantJSON(t, resp, http.StatusServiceUnavailable, ""); a.ErrorCode != codeUnreachable {
+			t.Errorf("%+v", a)
+		}
+	}()
+	for late := time.After(testmode.Patience()); ; {
+		select {
+		case <-ended:
+			return
+		case <-time.After(time.Millisecond): // it is on a connection some time
+			p.wire.tear()
+		case <-late:
+			t.Fatal("it does not end")
+		}
+	}
+}
+
+// TestWhenBroken: what broke a connection is known also when the request is tried on another.
+func TestWhenBroken(t *testing.T) {
+	conn := func() *peerConn {
+		broken, breakUp := context.WithCancelCause(t.Context())
+		return &peerConn{nil, broken, breakUp}
+	}
+	first, second, called := conn(), conn(), make(chan struct{}, 2)
+	ctx, end := WhenBroken(t.Context(), func() { called <- struct{}{} })
+	got := httptrace.ContextClientTrace(ctx).GotConn
+	got(httptrace.GotConnInfo{Conn: first})
+	if err := end(); err != nil {
+		t.Errorf("it broke before it did: %v", err)
+	}
+	got(httptrace.GotConnInfo{Conn: first})
+	first.breakUp(io.ErrUnexpectedEOF)
+	<-called
+	got(httptrace.GotConnInfo{Conn: second})
+	if err := end(); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("the first connection broke by %v", err)
+	}
+	second.breakUp(io.EOF)
+	if err := end(); !errors.Is(err, io.EOF) {
+		t.Errorf("the second connection broke by %v", err)
 	}
 }
 
