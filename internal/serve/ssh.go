@@ -42,7 +42,9 @@ type sshLogins struct {
 }
 
 func (l sshLogins) known(key ssh.PublicKey) bool {
-	l.catchUp() // the key may have just been added at another server, or removed
+	if len(l.sshKeys.Holders(key)) == 0 {
+		l.catchUp() // it may have just been added at another server
+	}
 	return len(l.sshKeys.Holders(key)) > 0
 }
 
@@ -53,6 +55,7 @@ func (l sshLogins) login(ctx context.Context, conn ssh.ConnMetadata, key ssh.Pub
 	if !both {
 		user, id = "", conn.User()
 	}
+	l.catchUp() // the key may have just been removed at another server
 	err := errors.New("the SSH key has been removed")
 	for _, h := range l.sshKeys.Holders(key) {
 		var grant sshd.Grant
