@@ -76,24 +76,29 @@ func (v View) Page(ctx context.Context, q store.Selection) (store.Page, error) {
 
 // whole is Page of all that this server has in memory, and of what the records say of others.
 func (v View) whole(ctx context.Context, q store.Selection) (store.Page, error) {
+	before, err := v.Supervisor.All(ctx)
+	if err != nil || v.records.Self() == "" {
+		return q.From(before), err
+	}
 	others, err := v.ofOthers(ctx, q)
 	if err != nil {
 		return store.Page{}, err
 	}
-	own, err := v.Supervisor.All(ctx)
-	p := q.From(own)
-	if len(others.Counts) == 0 {
-		return p, err
-	}
+	after, err := v.Supervisor.All(ctx)
+	// One that moves meanwhile may be in all three, or in one only.
 	has := map[string]bool{}
-	for _, sb := range own {
+	for _, sb := range others.Sandboxes {
 		has[sb.ID] = true
 	}
-	for _, sb := range others.Sandboxes {
-		if !has[sb.ID] { // it has come meanwhile
-			p.Sandboxes = append(p.Sandboxes, sb)
+	var own []store.Sandbox
+	for _, sb := range slices.Concat(after, before) {
+		if !has[sb.ID] {
+			has[sb.ID] = true
+			own = append(own, sb)
 		}
 	}
+	p := q.From(own)
+	p.Sandboxes = append(p.Sandboxes, others.Sandboxes...)
 	q.Sort(p.Sandboxes)
 	for outline, n := range others.Counts {
 		p.Counts[outline] += n
@@ -323,7 +328,7 @@ func (v View) roomFor(ctx context.Context, req supervisor.CreateRequest) (server
 		return ""
 	}
 	if req.Config.Idempotency != nil { // it may have made one already
-		made, err := v.ofOthers(ctx, store.Selection{Key: req.Config.Key, Idempotency: req.Config.Idempotency.Key, Order: store.Oldest})
+		made, err := v.ofOthers(ctx, store.Selection{Key: req.Config.Key, Idempotency: req.Config.Idempotency.Key})
 		if err != nil {
 			return ""
 		}

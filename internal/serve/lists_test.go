@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -77,4 +78,54 @@ func TestListsOfServers(t *testing.T) {
 	if got, want := v.KeyUse("key"), (store.Use{Running: 5, Sandboxes: 5, MemoryMiB: 1 + 3 + 5 + 7 + 9}); got != want {
 		t.Errorf("the key uses %+v, want %+v", got, want)
 	}
+}
+
+// movedRecords has another server have a sandbox, and does something before it says so.
+type movedRecords struct {
+	cluster.Records
+	sb   store.Sandbox
+	then func()
+}
+
+func (r *movedRecords) Page(context.Context, store.Selection) (p store.Page, err error) {
+	r.then()
+	if r.sb.ID != "" {
+		p = store.Page{Sandboxes: []store.Sandbox{r.sb}, Counts: map[store.Outline]int{store.OutlineOf(r.sb.Record): 1}}
+	}
+	return p, nil
+}
+
+// TestListsWhileSandboxesMove: a sandbox that moves while a list is made is there once, as the
+// records have it if they say that it is elsewhere.
+func TestListsWhileSandboxesMove(t *testing.T) {
+	data := memstore.NewData()
+	one := memstore.Open(data, memstore.Hooks{})
+	if _, err := one.Claim(t.Context(), store.Server{ID: "one", Name: "one", Place: "one"}, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	w := newWorld(t, func(o *supervisor.Options) { o.Store = one })
+	records := &movedRecords{Records: one, then: func() {}}
+	v := cluster.NewView(w.sup, records, nil)
+	want := func(what string, owners ...string) {
+		t.Helper()
+		p, err := v.Page(t.Context(), store.Selection{Status: store.Alive})
+		var got []string
+		for _, sb := range p.Sandboxes {
+			got = append(got, sb.Owner)
+		}
+		if err != nil || !slices.Equal(got, owners) || p.Count(store.Alive) != len(owners) {
+			t.Errorf("%s: listed are sandboxes of %q, and counted %v, %v", what, got, p.Counts, err)
+		}
+	}
+	id := w.create(true)
+	want("it stays", "one")
+	there, err := w.sup.Find(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there.Owner = "two"
+	records.sb = there
+	want("it has gone, which is not known here", "two")
+	records.sb, records.then = store.Sandbox{}, func() { w.create(true) }
+	want("one has come", "one", "one")
 }
