@@ -111,7 +111,7 @@ type Selection struct {
 	Key         string
 	Holds       string // the name that the sandbox has now; goes with Key
 	Name        string // the name that it has, or had when it ended; goes with Key
-	Idempotency string // the key that has made it; goes with Key
+	Idempotency string // the key that has made it, and is bound to it; goes with Key
 	Template    string // as [Config.IsOf] has it
 	Metadata    Labels
 	IDs         []string // nil for all
@@ -150,7 +150,7 @@ func (q *Selection) selects(sb *Sandbox) bool {
 	case q.Key != "" && q.Key != c.Key,
 		q.Holds != "" && q.Holds != sb.named(),
 		q.Name != "" && q.Name != c.Name,
-		q.Idempotency != "" && (c.Idempotency == nil || c.Idempotency.Key != q.Idempotency),
+		q.Idempotency != "" && (c.Idempotency == nil || c.Idempotency.Key != q.Idempotency || sb.Failed()),
 		q.Template != "" && !c.IsOf(q.Template),
 		q.IDs != nil && !slices.Contains(q.IDs, sb.ID),
 		q.StartedFrom != nil && sb.Record.StartedAt.UnixMicro() < *q.StartedFrom:
@@ -294,6 +294,9 @@ func (q *Selection) where(self string) (c condition, exact bool) {
 	if q.Holds != "" {
 		c.and(`name = ?`, q.Holds)
 	}
+	if q.Idempotency != "" {
+		c.and(`idempotency = ?`, q.Idempotency)
+	}
 	if q.IDs != nil {
 		c.among(`id`, q.IDs)
 	}
@@ -310,9 +313,6 @@ func (q *Selection) where(self string) (c condition, exact bool) {
 	if found, ok := jsonOf("name", q.Name); q.Name != "" && ok {
 		c.and(`(name = ? OR name IS NULL AND `+having+`)`, q.Name, found)
 		exact = false
-	}
-	if q.Idempotency != "" {
-		has(q.Idempotency)
 	}
 	if q.Template != "" {
 		has(q.Template)
@@ -354,7 +354,7 @@ func (q *Selection) inOrder(c *condition) (orderBy string) {
 // Page implements [Store]. All that it reads is of one moment: a sandbox that goes from one
 // server to another meanwhile is there once.
 func (x *owners) Page(ctx context.Context, q Selection) (p Page, err error) {
-	tx, err := x.s.engine.snapshot(ctx, x.s.reader)
+	tx, err := x.s.reader.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
 	if err == nil {
 		defer func() { _ = tx.Rollback() }() // nothing is written
 		c, exact := q.where(x.Self())

@@ -48,6 +48,9 @@ func crowd(t *testing.T, one, two store.Store) {
 			sb = ended(sb, lifecycle.Killed)
 			sb.Config.Name = "ended"
 		}
+		if i == 35 {
+			sb = ended(sb, lifecycle.CreateFailed)
+		}
 		commit(t, []store.Store{one, two}[i%2], sb)
 	}
 }
@@ -75,6 +78,8 @@ func testPages(t *testing.T, h harness) {
 		"name":             {Key: "key-0", Name: "name33"},
 		"name, ended":      {Key: "key-0", Name: "ended"},
 		"idempotency":      {Key: "key-0", Idempotency: "once 21"},
+		"once, ended":      {Key: "key-1", Idempotency: "once 7"},
+		"once, failed":     {Key: "key-2", Idempotency: "once 35"},
 		"template":         {Template: "tea"},
 		"id of a template": {Template: "t-2"},
 		"case":             {Template: "Tea"},
