@@ -375,7 +375,8 @@ func (x *exchange2) bodyEnded(err error) {
 // sandbox broke; nil if none did.
 func (x *exchange2) failed(ctx context.Context, broken, err error) {
 	x.mu.Lock()
-	half, bad, received := x.half, x.bad, x.received
+	received, bad := x.received, x.bad
+	half := x.half && received != x.r.ContentLength // that nothing follows may be yet to come
 	x.mu.Unlock()
 	if broken != nil && bad != nil {
 		bad, err = nil, broken // the body's end is our doing
