@@ -707,7 +707,11 @@ func (g *visitor) run() {
 }
 
 // answer notes how a call ended. What a server that is dead by then answers, nobody hears.
+// That a sandbox is not found says nothing here: package cluster asks another server then.
 func (g *visitor) answer(p *process, err error, done func(error, func(*history.Op)), what func(*history.Op)) {
+	if errdef.CodeOf(err) == "sandbox_not_found" {
+		err = errRefused
+	}
 	if p != nil && p.goesOn() != nil {
 		err = errDead
 	}
@@ -776,6 +780,7 @@ func (g *visitor) once(b *seenBox) {
 		done(ofServers(err), nil)
 		return
 	}
+	_ = p.s.Disown(p.ctx) // as package follow has it do before each call of the API, where the database answers
 	ctx, cancel := g.patience(p)
 	defer cancel()
 	switch call {

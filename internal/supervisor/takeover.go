@@ -21,9 +21,9 @@ func newTaker(s *Supervisor) *takeover.Taker {
 			}
 			return takeover.Gate{Mu: &b.mu, Shut: &b.moves, Waiting: b.ended}, nil
 		},
-		Left: func(id, server string) {
-			if b, _ := s.box(id); b != nil {
-				disown(b, server)
+		Left: func(sb store.Sandbox) {
+			if b, _ := s.box(sb.ID); b != nil && b.snapshot().Rev < sb.Rev {
+				disown(b, sb.Owner)
 			}
 		},
 		Arrived: func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result) {

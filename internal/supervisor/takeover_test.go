@@ -403,6 +403,26 @@ func TestHandOver(t *testing.T) {
 	p.wantCount(t, p.one, id, 3, 3)
 }
 
+// TestHandOverAnsweredLate: a sandbox that has come back before the answer that it had gone is not
+// given up.
+func TestHandOverAnsweredLate(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	err := p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error {
+		return errors.Join(
+			p.two.Receive(ctx, id, "me"),
+			p.one.Disown(ctx), // which learns of it otherwise
+			p.two.HandOver(ctx, id, "one", "me", true, func(ctx context.Context) error { return p.one.Receive(ctx, id, "me") }),
+		)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.one, id, 2, 3)
+	wantGone(t, p.two, id)
+}
+
 // TestHandOverRefused: a sandbox that the other server does not take stays, as it was, and
 // serves what waited; the other cannot take it later.
 func TestHandOverRefused(t *testing.T) {

@@ -45,7 +45,7 @@ func (l latePages) check(ctx context.Context) error {
 func (l latePages) from(context.Context) (replica.Part, error) { return l.part, nil }
 
 // begin has the pages of an image read.
-func (t *Taker) begin(image string, open func(context.Context) (replica.Part, error)) {
+func begin(t *Taker, image string, open func(context.Context) (replica.Part, error)) {
 	t.o.Removals.Insist(func() error { return t.o.Fetches.Begin(image, open) }, "memory image cannot be completed yet", "image", image)
 }
 
@@ -56,7 +56,7 @@ func (t *Taker) Complete(sb store.Sandbox) {
 	if cp == nil || cp.Mode != lifecycle.Memory || sb.Record.State == lifecycle.Terminated {
 		return
 	}
-	t.begin(cp.ID, func(ctx context.Context) (part replica.Part, err error) {
+	begin(t, cp.ID, func(ctx context.Context) (part replica.Part, err error) {
 		from, _, err := t.o.Replicas.Open(ctx, sb)
 		if err != nil {
 			return part, err

@@ -139,7 +139,10 @@ func (t *Taker) handOver(ctx context.Context, id, to, actor string, take func(co
 			err = take(ctx)
 		}
 		if err == nil || t.lost(ctx, id, to) {
-			t.o.Left(id, to)
+			// It may have come back: the answer of the other server can be late.
+			if err := t.giveUp(context.WithoutCancel(ctx), id); err != nil {
+				t.o.Log.Warn("a sandbox that has moved is given up later", "sandbox", id, "server", to, "err", err)
+			}
 			return nil
 		}
 		if code := errdef.CodeOf(err); code != "record_changed" && code != "not_replicated" || n == tries {

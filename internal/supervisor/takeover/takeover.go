@@ -49,8 +49,9 @@ type Options struct {
 	// Arrived makes a sandbox known that this server has from now on, whose gate is shut if it was
 	// paused to be moved. It was committed with these entries.
 	Arrived func(sb store.Sandbox, before lifecycle.Record, res lifecycle.Result)
-	// Left gives up a sandbox that another server has.
-	Left func(id, server string)
+	// Left gives up a sandbox that another server has by this record of it, unless it has come
+	// back since.
+	Left func(store.Sandbox)
 	// Gate returns what has requests for a sandbox wait.
 	Gate func(id string) (Gate, error)
 }
@@ -227,7 +228,7 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
 	if late.is {
-		t.begin(a.Checkpoint.ID, late.from)
+		begin(t, a.Checkpoint.ID, late.from)
 	}
 	t.arrive(next, sb.Record, res)
 	return nil
@@ -308,15 +309,21 @@ func (t *Taker) disown(ctx context.Context) error {
 		if !t.o.Knows(id) {
 			continue
 		}
-		// It may be one that was taken over since, to this server.
-		sb, err := t.o.Store.Sandbox(ctx, id)
-		switch {
-		case errdef.Is(err, errdef.NotFound):
-		case err != nil:
+		if err := t.giveUp(ctx, id); err != nil {
 			return err
-		case sb.Owner != t.o.Store.Self():
-			t.o.Left(id, sb.Owner)
 		}
+	}
+	return err
+}
+
+// giveUp gives up a sandbox if another server has it now.
+func (t *Taker) giveUp(ctx context.Context, id string) error {
+	sb, err := t.o.Store.Sandbox(ctx, id)
+	switch {
+	case errdef.Is(err, errdef.NotFound):
+		return nil
+	case err == nil && sb.Owner != t.o.Store.Self():
+		t.o.Left(sb)
 	}
 	return err
 }

@@ -72,7 +72,7 @@ func TestDisown(t *testing.T) {
 		}},
 		Shelf: func() *snapshots.Shelf { return shelf },
 		Knows: func(id string) bool { return slices.Contains(knows, id) },
-		Left:  func(id, server string) { left = append(left, id+" to "+server) },
+		Left:  func(sb store.Sandbox) { left = append(left, sb.ID+" to "+sb.Owner) },
 	})
 	if err := taker.Disown(t.Context()); err != nil || !slices.Equal(left, []string{"lost to one"}) {
 		t.Errorf("given up are %q, %v", left, err)
