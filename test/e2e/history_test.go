@@ -210,7 +210,7 @@ func (o *observer) call(kind history.Kind, timeout time.Duration) func(err error
 			err = ofServers(err)
 		}
 		op.Outcome, op.Err = outcomeOf(err), err
-		if e, ok := errors.AsType[*client.Error](err); ok && op.Outcome == history.Ended {
+		if e, ok := errors.AsType[*client.Error](err); ok && e.Context["endedAt"] != nil {
 			op.Reason = lifecycle.Reason(e.Cause)
 		}
 		if answer != nil && err == nil {
