@@ -19,7 +19,7 @@ func newTaker(s *Supervisor) *takeover.Taker {
 			if err != nil {
 				return takeover.Gate{}, err
 			}
-			return takeover.Gate{Mu: &b.mu, Shut: &b.moves, Waiting: b.ended}, nil
+			return takeover.Gate{Mu: &b.mu, Shut: &b.moves, Waiting: b.ended, Left: func(server string) { disown(b, server) }}, nil
 		},
 		Left: func(sb store.Sandbox) {
 			if b, _ := s.box(sb.ID); b != nil && b.snapshot().Rev < sb.Rev {

@@ -22,6 +22,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 )
 
 // Why is a reason to let a runtime go.
@@ -78,7 +80,7 @@ type Room struct {
 	leaving  []leaving
 	released map[Why]int64
 
-	releases sync.WaitGroup
+	releases insist.Work
 	turns    chan struct{} // of releases: many at once would take the processors from others
 }
 

@@ -40,6 +40,9 @@ type Gate struct {
 	Mu      sync.Locker // guards the others, and belongs to the sandbox's owner
 	Shut    *bool
 	Waiting calls.Waiting
+	// Left gives up to another server what is here of the sandbox. One that has come back since
+	// has a gate of its own, and stays.
+	Left func(server string)
 }
 
 // shut has requests wait until open; it is an errdef.Conflict where they do already.
@@ -98,9 +101,9 @@ func (t *Taker) HandOver(ctx context.Context, id, to, actor string, pauses bool,
 	if err := t.mayPause(ctx, id, pauses); err != nil {
 		return err
 	}
-	err = t.handOver(ctx, id, to, actor, take)
+	err = t.handOver(ctx, gate, id, to, actor, take)
 	if err != nil {
-		t.wake(ctx, id, actor)
+		t.wake(id, actor)
 	}
 	return err
 }
@@ -119,7 +122,7 @@ func (t *Taker) mayPause(ctx context.Context, id string, pauses bool) error {
 }
 
 // handOver is HandOver while requests wait.
-func (t *Taker) handOver(ctx context.Context, id, to, actor string, take func(context.Context) error) error {
+func (t *Taker) handOver(ctx context.Context, gate Gate, id, to, actor string, take func(context.Context) error) error {
 	for n := 1; ; n++ {
 		if err := t.o.Calls.Pause(ctx, id, calls.PauseRequest{Cause: lifecycle.CauseMove, Actor: actor}); err != nil && errdef.CodeOf(err) != "already_paused" {
 			return err
@@ -139,10 +142,7 @@ func (t *Taker) handOver(ctx context.Context, id, to, actor string, take func(co
 			err = take(ctx)
 		}
 		if err == nil || t.lost(ctx, id, to) {
-			// It may have come back: the answer of the other server can be late.
-			if err := t.giveUp(context.WithoutCancel(ctx), id); err != nil {
-				t.o.Log.Warn("a sandbox that has moved is given up later", "sandbox", id, "server", to, "err", err)
-			}
+			gate.Left(to)
 			return nil
 		}
 		if code := errdef.CodeOf(err); code != "record_changed" && code != "not_replicated" || n == tries {
@@ -172,24 +172,23 @@ func (t *Taker) WakeMoved(ctx context.Context) error {
 	all, err := t.o.Store.Sandboxes(ctx)
 	for _, sb := range all {
 		if sb.Owner == t.o.Store.Self() && sb.Record.Moves != nil {
-			t.wake(ctx, sb.ID, "")
+			t.wake(sb.ID, "")
 		}
 	}
 	return err
 }
 
 // wake has a sandbox run again that was paused to be moved, with what it had then: later, if that
-// is not possible now.
-func (t *Taker) wake(ctx context.Context, id, actor string) {
-	ctx = context.WithoutCancel(ctx)
-	err := t.wakeNow(ctx, id, actor)
+// is not possible now. It outlives who called, and ends with the supervisor.
+func (t *Taker) wake(id, actor string) {
+	err := t.wakeNow(t.ctx, id, actor)
 	if err == nil {
 		return
 	}
 	t.o.Log.Warn("a sandbox does not run again after a move", "sandbox", id, "err", err)
 	go func() {
 		for mayWakeLater(err) && insist.Sleep(t.ctx, wakeAgain) {
-			err = t.wakeNow(ctx, id, actor)
+			err = t.wakeNow(t.ctx, id, actor)
 		}
 	}()
 }

@@ -107,7 +107,7 @@ func (t *Taker) takeOver(ctx context.Context, id, actor string) error {
 	if err := t.takeAsleep(ctx, id); err != nil {
 		return err
 	}
-	t.wake(ctx, id, actor)
+	t.wake(id, actor)
 	if gate, err := t.o.Gate(id); err == nil {
 		gate.open()
 	}
@@ -309,21 +309,13 @@ func (t *Taker) disown(ctx context.Context) error {
 		if !t.o.Knows(id) {
 			continue
 		}
-		if err := t.giveUp(ctx, id); err != nil {
+		switch sb, err := t.o.Store.Sandbox(ctx, id); {
+		case errdef.Is(err, errdef.NotFound):
+		case err != nil:
 			return err
+		case sb.Owner != t.o.Store.Self():
+			t.o.Left(sb)
 		}
-	}
-	return err
-}
-
-// giveUp gives up a sandbox if another server has it now.
-func (t *Taker) giveUp(ctx context.Context, id string) error {
-	sb, err := t.o.Store.Sandbox(ctx, id)
-	switch {
-	case errdef.Is(err, errdef.NotFound):
-		return nil
-	case err == nil && sb.Owner != t.o.Store.Self():
-		t.o.Left(sb)
 	}
 	return err
 }
