@@ -72,23 +72,19 @@ func (q query) number(name string, otherwise, least, most int64) (int64, error) 
 	return n, nil
 }
 
-// place is a place in the list, newest first.
-type place store.Place
-
-func placeOf(sb *store.Sandbox) place { return place(store.Newest.PlaceOf(sb)) }
-
-func (p place) cursor() string {
+// cursor is a place in the list, newest first.
+func cursor(p store.Place) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d %s", p.At, p.ID))
 }
 
 // parseCursor accepts exactly what cursor returns.
-func parseCursor(text string) (place, error) {
+func parseCursor(text string) (store.Place, error) {
 	raw, err := base64.RawURLEncoding.Strict().DecodeString(text)
 	born, id, _ := strings.Cut(string(raw), " ")
 	at, bad := strconv.ParseInt(born, 10, 64)
-	p := place{at, id}
-	if err != nil || bad != nil || p.cursor() != text {
-		return place{}, body.Invalid(`"after" is not a cursor that this server gave`).WithRemedy("begin again without it").With("field", "after")
+	p := store.Place{At: at, ID: id}
+	if err != nil || bad != nil || cursor(p) != text {
+		return store.Place{}, body.Invalid(`"after" is not a cursor that this server gave`).WithRemedy("begin again without it").With("field", "after")
 	}
 	return p, nil
 }
@@ -113,7 +109,7 @@ func (s *server) list(c *call) (reply, error) {
 	views := s.views(c.r.Context(), pointers(page.Sandboxes)...)
 	v := listView{Sandboxes: views[:fitting(views)], Counts: counts(page)}
 	if n := len(v.Sandboxes); page.More || n < len(page.Sandboxes) {
-		next := placeOf(&page.Sandboxes[n-1]).cursor()
+		next := cursor(store.Newest.PlaceOf(&page.Sandboxes[n-1]))
 		v.Next = &next
 	}
 	return ok(v)
@@ -174,7 +170,7 @@ func parseFilter(q query) (f store.Selection, err error) {
 		if err != nil {
 			return f, err
 		}
-		f.After = (*store.Place)(&after)
+		f.After = &after
 	}
 	f.Order = store.Newest
 	return f, nil

@@ -113,10 +113,10 @@ func (f *Fetcher) run(x *Fetch) {
 		err = errdef.New(errdef.Unavailable, codeDamaged, "its memory image %s could not be read whole from object storage: %w", x.image, err).
 			WithRemedy("put its copy back from a backup of the bucket and resume it again, or kill it")
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if err == nil || gone {
+		f.mu.Lock()
 		delete(f.all, x.image)
+		f.mu.Unlock()
 	}
 	x.end(err)
 }
@@ -229,7 +229,7 @@ type Fetch struct {
 	over chan struct{} // closed after err is set
 	err  error
 
-	mu        sync.Mutex // guards the end
+	mu        sync.Mutex // guards the end; the Fetcher's is not held while listeners are told, who may wait
 	listeners map[*func(size int64)]bool
 }
 
