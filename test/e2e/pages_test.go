@@ -54,6 +54,11 @@ var unruns = []unrun{
 	{"", "mv /var/lib/drowse", "needs a server that can be stopped", ""},
 	{"", "drowse fsck", "needs a server that can be stopped", "internal/cli/testdata/fsck.txt"},
 	{"", "drowse gc", "needs a server that can be stopped", "internal/cli/testdata/gc.txt"},
+	{"docs/postgres.md", "-u postgres", "needs a PostgreSQL of the machine", "test/e2e/onetothree_test.go"},
+	{"docs/postgres.md", "DROWSE_STORE=", "needs a server of its own", "test/e2e/onetothree_test.go"},
+	{"docs/postgres.md", "export AWS", "needs a bucket", "test/e2e/takeover_test.go"},
+	{"docs/postgres.md", "drowse move", "needs several servers", "test/e2e/moves_test.go"},
+	{"docs/postgres.md", "drowse drain", "needs several servers", "test/e2e/drainserver_test.go"},
 	{"docs/design/delta-pauses.md", "drowse serve", "needs a server of its own", "test/e2e/deltas_test.go"},
 	{"docs/design/early-wake.md", "drowse serve", "needs a server of its own", "test/e2e/early_test.go"},
 	{"docs/design/light-sleep.md", "drowse serve", "needs a server of its own", "internal/cli/testdata/server.txt"},
@@ -203,6 +208,9 @@ func (f fence) commands(t testing.TB) (list []string) {
 
 func (f fence) isShell() bool { return f.language == "sh" || f.language == "console" }
 
+// isOfSeveralServers reports whether TestOneServerToThree runs a block.
+func (f fence) isOfSeveralServers() bool { return strings.Contains(f.text, "--peer-listen") }
+
 // listed says why something of a page is not run: the place in unruns, or -1.
 func listed(page, what string) int {
 	return slices.IndexFunc(unruns, func(u unrun) bool {
@@ -324,7 +332,7 @@ var (
 
 // runPage runs what a page shows, each command after the one before, in one shell.
 func runPage(ctx context.Context, t *testing.T, s *server, page string) {
-	blocks := slices.DeleteFunc(fences(t, page), func(f fence) bool { return !f.isShell() })
+	blocks := slices.DeleteFunc(fences(t, page), func(f fence) bool { return !f.isShell() || f.isOfSeveralServers() })
 	if len(blocks) == 0 {
 		return
 	}

@@ -513,6 +513,9 @@ func stat(pid int) []string {
 	return strings.Fields(rest)
 }
 
+// Programs is the directory with the programs of this PostgreSQL.
+func (s *Server) Programs() string { return s.bin }
+
 // Admin is the URL by which the superuser connects, to a database that has nothing.
 func (s *Server) Admin() string { return s.url("postgres", "postgres") }
 
