@@ -57,6 +57,9 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 		return store.Sandbox{}, errdef.New(errdef.NotFound, "sandbox_not_found", "no sandbox %s", id)
 	}
 	sb := store.Sandbox{ID: id, Owner: owner, Record: lifecycle.Record{State: cmp.Or(r.states[id], r.state)}}
+	if sb.Record.State == lifecycle.Terminated {
+		sb.Record.Tombstone = &lifecycle.Tombstone{Reason: lifecycle.Killed}
+	}
 	if r.volumes[id] {
 		sb.Config.Volumes = []store.VolumeMount{{}}
 	}

@@ -24,7 +24,7 @@ type Mover interface {
 // sandbox. That one asks the other server to take it.
 
 // Move moves a sandbox to a server, to any other than its own if that is empty, and returns it as
-// it is then. Where the sandbox is there already, it does nothing.
+// it is then. Where the sandbox is there already, and has not ended, it does nothing.
 func (c *Cluster) Move(ctx context.Context, id, to, actor string) (store.Sandbox, error) {
 	ctx = context.WithoutCancel(ctx) // who goes away leaves nothing half way
 	sb, err := c.o.Store.Sandbox(ctx, id)
@@ -32,7 +32,7 @@ func (c *Cluster) Move(ctx context.Context, id, to, actor string) (store.Sandbox
 	case err != nil:
 		return store.Sandbox{}, err
 	case sb.Owner == to:
-		return sb, nil
+		return sb, sb.Record.Over()
 	case sb.Owner != c.o.Store.Self():
 		return store.Sandbox{}, store.ErrElsewhere("sandbox "+id, sb.Owner)
 	}

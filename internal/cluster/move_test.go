@@ -102,6 +102,11 @@ func TestMove(t *testing.T) {
 	if _, err := move("srv_gone"); !elsewhere(err, "srv_b") { // which has the request passed on
 		t.Errorf("where it is not any more: %v", err)
 	}
+	r.state = lifecycle.Terminated
+	if _, err := move("srv_b"); !lifecycle.Ended(err) {
+		t.Errorf("where it has ended: %v", err)
+	}
+	r.state = ""
 	r.owners[wanderer], c.o.Mover = "srv_a", nil
 	if _, err := move("srv_b"); errdef.CodeOf(err) != "no_object_storage" {
 		t.Errorf("without object storage: %v", err)

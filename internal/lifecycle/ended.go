@@ -60,6 +60,14 @@ func errTerminated(r Record) error {
 	return e.With("reason", t.Reason).With("endedAt", t.At.UTC().Format(factTime))
 }
 
+// Over returns the answer to everything that is asked of a sandbox that has ended; nil for another.
+func (r Record) Over() error {
+	if r.State != Terminated {
+		return nil
+	}
+	return errTerminated(r)
+}
+
 // Ended reports whether an error says that the sandbox has ended, whatever the
 // reason.
 func Ended(err error) bool {

@@ -101,6 +101,11 @@ func TestMoveRefused(t *testing.T) {
 	a.pause(ctx, g.sb.ID)
 	g.same(g.first, g.ask(ctx))
 	b.start() // and takes away what its crash has left
+	a.kill(ctx, t, g.sb.ID)
+	for _, s := range all {
+		_, err := move(s, here)
+		wantCode(t, err, "to where it has ended", "sandbox_terminated")
+	}
 }
 
 // TestWakeWhereThereIsRoom: a sandbox whose server is full wakes on one that has room, with its
