@@ -113,7 +113,10 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 	switch {
 	case err == nil:
 	case c.taken(ctx, t, id, from):
-	case elsewhere: // it is not gone for long enough, or is back
+	case elsewhere && alive(ctx, c.o.Store, from): // it is back
+		t.server = from
+		_ = c.Forget(ctx)
+	case elsewhere: // it is not gone for long enough
 		t.err = errGone(id, from, "what ran there may be there still for a moment")
 	case errdef.CodeOf(err) == "record_changed" || errdef.Is(err, errdef.Exists): // it is here by now, or another was faster
 		t.err = errGone(id, from, "it is being taken over")
@@ -153,6 +156,12 @@ func (c *Cluster) taken(ctx context.Context, t *take, id, from string) bool {
 		c.note(id, server, began)
 	}
 	return true
+}
+
+// alive reports whether a server has its lease, as it is stored now.
+func alive(ctx context.Context, st Store, server string) bool {
+	all, err := st.Servers(ctx)
+	return err == nil && store.ServerOf(all, server).Alive()
 }
 
 // ownerNow returns the server that has something by what is stored now; empty for this one.

@@ -48,24 +48,29 @@ func TestUnreachableRemedy(t *testing.T) {
 func TestTakenMeanwhile(t *testing.T) {
 	for name, tt := range map[string]struct {
 		owner string // when it has failed
+		back  bool   // it has its lease again then
 		fails error
 		want  string
 		code  string
 	}{
 		"it is taken over":                         {owner: "srv_a"},
-		"another has its record":                   {"srv_b", store.ErrElsewhere("sandbox "+wanderer, "srv_b"), "srv_b", ""},
-		"another has changed its record":           {"srv_b", store.ErrChanged(wanderer), "srv_b", ""},
-		"another has replaced its copy":            {"srv_b", store.ErrNotReplicated(wanderer), "srv_b", ""},
-		"another has removed its copy":             {"srv_b", errdef.New(errdef.Unavailable, "blobs_damaged", "no such blob"), "srv_b", ""},
-		"it is here":                               {"srv_a", errdef.New(errdef.Exists, "sandbox_exists", "it is here"), "", ""},
-		"nobody has it, and it has no copy":        {"srv_gone", store.ErrNotReplicated(wanderer), "", codeUnreachable},
-		"its server is back":                       {"srv_gone", store.ErrElsewhere("sandbox "+wanderer, "srv_gone"), "", codeUnreachable},
-		"nobody has it, and the disk here is full": {"srv_gone", errdef.New(errdef.Exhausted, "disk_full", "full"), "", "disk_full"},
+		"another has its record":                   {"srv_b", false, store.ErrElsewhere("sandbox "+wanderer, "srv_b"), "srv_b", ""},
+		"another has changed its record":           {"srv_b", false, store.ErrChanged(wanderer), "srv_b", ""},
+		"another has replaced its copy":            {"srv_b", false, store.ErrNotReplicated(wanderer), "srv_b", ""},
+		"another has removed its copy":             {"srv_b", false, errdef.New(errdef.Unavailable, "blobs_damaged", "no such blob"), "srv_b", ""},
+		"it is here":                               {"srv_a", false, errdef.New(errdef.Exists, "sandbox_exists", "it is here"), "", ""},
+		"nobody has it, and it has no copy":        {"srv_gone", false, store.ErrNotReplicated(wanderer), "", codeUnreachable},
+		"its server is back":                       {"srv_gone", true, store.ErrElsewhere("sandbox "+wanderer, "srv_gone"), "srv_gone", ""},
+		"its server is not gone for long enough":   {"srv_gone", false, store.ErrElsewhere("sandbox "+wanderer, "srv_gone"), "", codeUnreachable},
+		"nobody has it, and the disk here is full": {"srv_gone", false, errdef.New(errdef.Exhausted, "disk_full", "full"), "", "disk_full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_gone"}, servers: []store.Server{{ID: "srv_a", Left: time.Second}, {ID: "srv_b", Left: time.Second}, {ID: "srv_gone"}}}
 			c := openTaking(t, r, func() error {
 				r.owners[wanderer] = tt.owner
+				if tt.back {
+					r.servers[2].Left = time.Second
+				}
 				return tt.fails
 			})
 			got, err := c.Holder(t.Context(), wanderer)
