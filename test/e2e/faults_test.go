@@ -38,6 +38,7 @@ var (
 // one of the others strike at each point, in one of the operations that come
 // there.
 func TestFaults(t *testing.T) {
+	skipWithSeveral(t, "faults of one server, of a build of its own")
 	within := 12 * time.Minute
 	if *faultTable != "" {
 		within = 80 * time.Minute
