@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/image"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // Kind is what a step does.
@@ -101,11 +102,17 @@ type Command struct {
 	Started func() // called when it runs; nil for nobody
 }
 
+// Origins finds what recipes begin with.
+type Origins interface {
+	// Resolve finds what a recipe begins with.
+	Resolve(ctx context.Context, base Base) (Origin, error)
+	// SnapshotOf returns the snapshot that a recipe begins with, of any server; false for none.
+	SnapshotOf(base Base) (store.Snapshot, bool)
+}
+
 // Workshop is what a build needs of sandboxes. An error of a command that ran and
 // failed is an [*ExitError], and of one that has no such user a [*UserError].
 type Workshop interface {
-	// Resolve finds what a recipe begins with.
-	Resolve(ctx context.Context, base Base) (Origin, error)
 	// Begin starts a sandbox, and returns its id when it serves.
 	Begin(ctx context.Context, from Origin, spec Spec) (sandbox string, err error)
 	// Run runs a command to its end, and passes on what it says as it comes.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -37,6 +38,8 @@ const (
 // Store is where templates are kept.
 type Store interface {
 	store.BuiltTemplates
+	// TakeTemplate is that of store.Replicas.
+	TakeTemplate(ctx context.Context, t Template, results []store.Remade) error
 	// Self returns the server whose templates this one builds.
 	Self() string
 }
@@ -45,8 +48,12 @@ type Store interface {
 type Options struct {
 	Dir      string // for files that are uploaded
 	Store    Store
+	Origins  Origins
 	Workshop Workshop
 	Yard     Yard
+	// FilesOf reads what was uploaded to another server for a step of a template. What is not
+	// there has the code build_files_missing.
+	FilesOf func(ctx context.Context, server, template, hash string) (io.ReadCloser, error)
 	// Room returns an error where the disk has no room for more.
 	Room func() error
 	// Most is how long a sandbox may live at most; 0 for no bound.
@@ -75,6 +82,7 @@ type Builder struct {
 	orders  *ration.Turns // by the id of a template: taken by the build that runs
 	turns   *ration.Turns // by API key: taken by each build that runs
 	uploads *ration.Turns // by API key: taken by each upload
+	brings  *ration.Turns // by the id of a template: taken by who brings it here, or removes its files
 }
 
 // Open returns the builds in a store. What builds of a server before have left
@@ -83,7 +91,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 	b := &Builder{
 		o: o, files: newFiles(o),
 		templates: map[string]*Template{}, journals: map[string]*journal{}, cancels: map[string]context.CancelFunc{},
-		orders: ration.NewTurns(1), turns: ration.NewTurns(sideBySide), uploads: ration.NewTurns(mostUploads),
+		orders: ration.NewTurns(1), turns: ration.NewTurns(sideBySide), uploads: ration.NewTurns(mostUploads), brings: ration.NewTurns(1),
 	}
 	b.again.Read = b.Refresh
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -431,12 +439,17 @@ func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 	})
 }
 
-// Start begins a build of a template that waits.
-func (b *Builder) Start(template, id string, r Recipe) error {
+// Start begins a build of a template that waits. The first build is made where the snapshot is
+// that it begins with, wherever it was asked for: for a server that does not have that it is a
+// store.ErrElsewhere.
+func (b *Builder) Start(ctx context.Context, template, id string, r Recipe) error {
 	if err := r.check(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(b.ctx)
+	if err := (bringing{b, template, r}).bring(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(b.ctx) // it goes on when the caller has gone
 	t, err := b.change(template, func(t *Template) error {
 		x := t.Build(id)
 		switch {
@@ -454,6 +467,9 @@ func (b *Builder) Start(template, id string, r Recipe) error {
 		}
 		x.Status = Building
 		b.cancels[id] = cancel
+		if b.journals[id] == nil { // another server was asked for the build
+			b.journals[id] = &journal{}
+		}
 		return nil
 	})
 	if err != nil {

@@ -453,7 +453,7 @@ func TestTemplatesOfAServerBefore(t *testing.T) {
 			t.Fatal(err)
 		}
 		refuse := memstore.Open(w.data, memstore.Hooks{})
-		if _, err := Open(t.Context(), Options{Dir: w.dir, Store: fullStore{refuse}, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)}); err == nil {
+		if _, err := Open(t.Context(), Options{Dir: w.dir, Store: fullStore{refuse}, Origins: w.shop, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)}); err == nil {
 			t.Error("it opened without the store")
 		}
 		if _, err := os.Stat(path); err != nil {
@@ -586,6 +586,78 @@ func TestTemplatesOfOtherServers(t *testing.T) {
 	if b := one.await("runs", runs); b.Status != Ready {
 		t.Errorf("after all that the build is %+v", b)
 	}
+}
+
+// TestBuildWhereItsSnapshotIs: the first build of a template is made by the server that has the
+// snapshot with which it begins, with what was uploaded to another. What a server has made of a
+// template stays on it.
+func TestBuildWhereItsSnapshotIs(t *testing.T) {
+	one := &world{T: t, shop: newShop(), dir: t.TempDir(), data: memstore.NewData(), server: "one"}
+	one.open()
+	two := &world{T: t, shop: newShop(), dir: t.TempDir(), data: one.data, server: "two", others: []*world{one}}
+	two.open()
+	hash := strings.Repeat("a", 64)
+	on := func(server string, steps ...Step) Recipe {
+		return Recipe{Base: Base{Template: "on:" + server}, Steps: steps}
+	}
+	copies := Step{Kind: Copy, Args: []string{"a", "b", "", ""}, Files: hash}
+	elsewhere := func(about, want string, err error) {
+		t.Helper()
+		if server, ok := store.Elsewhere(err); !ok || server != want {
+			t.Errorf("%s: %v, want that it is on server %s", about, err, want)
+		}
+	}
+
+	tpl, b, err := one.Request(Request{Name: "tpl", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	class(t, two.Start(tpl.ID, b.ID, on("two", copies)), errdef.Invalid, "build_files_missing")
+	if got, _ := two.Builder.Template("k1", tpl.ID); got.Owner != "two" {
+		t.Errorf("what only waits is server %q's", got.Owner)
+	}
+	if err := one.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, err = one.HasFiles(tpl.ID, hash)
+	elsewhere("upload", "two", err)
+
+	files, b, err := one.Request(Request{Name: "files", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := one.PutFiles(t.Context(), files.ID, hash, strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	elsewhere("where the snapshot is not", "two", one.Start(files.ID, b.ID, on("two", copies)))
+	elsewhere("without a snapshot", "one", two.Start(files.ID, b.ID, recipe(copies)))
+	if err := two.Start(files.ID, b.ID, on("two", run("true"), copies)); err != nil {
+		t.Fatal(err)
+	}
+	if b := two.await(files.ID, b.ID); b.Status != Ready {
+		t.Fatalf("%s: %+v", b.Status, b.Reason)
+	}
+	if got := two.commands(); len(got) == 0 || got[0] != "true" {
+		t.Errorf("ran %q", got)
+	}
+	if err := one.Refresh(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	one.work.Wait()
+	if one.files.has(files.ID, hash) {
+		t.Error("its files are still where they were uploaded")
+	}
+	elsewhere("start again", "two", one.Start(files.ID, b.ID, recipe(run("x"))))
+
+	_, b, err = two.Request(Request{Name: "files", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere("what was made already", "two", one.Start(files.ID, b.ID, on("one", run("x"))))
+	if err := two.Start(files.ID, b.ID, on("two", run("true"))); err != nil {
+		t.Fatal(err)
+	}
+	two.await(files.ID, b.ID)
 }
 
 type brokenReader struct{}
@@ -731,7 +803,7 @@ func TestUnreadableRecord(t *testing.T) {
 	at, good := w.asBefore("tpl", 2)
 	unreadable := func(what, text string) {
 		t.Helper()
-		_, err := Open(t.Context(), Options{Dir: w.dir, Store: memstore.Open(w.data, memstore.Hooks{}), Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)})
+		_, err := Open(t.Context(), Options{Dir: w.dir, Store: memstore.Open(w.data, memstore.Hooks{}), Origins: w.shop, Workshop: w.shop, Yard: w.shop, Log: slog.New(slog.DiscardHandler)})
 		if e, ok := errors.AsType[*errdef.Error](err); !ok || e.Code != "template_unreadable" || !strings.Contains(err.Error(), at) || !strings.Contains(err.Error(), text) {
 			t.Errorf("with the record %q: %v", what, err)
 		}
@@ -1020,5 +1092,69 @@ func TestFixedPart(t *testing.T) {
 		if got := fixedPart(source); got != want {
 			t.Errorf("of %q it is %q, want %q", source, got, want)
 		}
+	}
+}
+
+// TestBuildElsewhereRefused: what was uploaded to another server is not kept where the template does
+// not go, and a start goes on when the template has changed meanwhile.
+func TestBuildElsewhereRefused(t *testing.T) {
+	hash := strings.Repeat("a", 64)
+	other := strings.Repeat("b", 64)
+	r := Recipe{Base: Base{Template: "on:two"}, Steps: []Step{{Kind: Copy, Args: []string{"a", "b", "", ""}, Files: hash}, {Kind: Copy, Args: []string{"c", "d", "", ""}, Files: other}}}
+	type made struct {
+		one, two *world
+		tpl      Template
+		build    string
+	}
+	for name, c := range map[string]struct {
+		meanwhile func(m made) error // while the first files come
+		fails     error              // of reading them
+		want      string             // the code
+	}{
+		"nothing happens": {},
+		"it is deleted":   {func(m made) error { return m.one.Delete(t.Context(), m.tpl.ID) }, nil, "template_not_found"},
+		"it is built":     {func(m made) error { return m.one.Start(m.tpl.ID, m.build, recipe(run("block"))) }, nil, "on_another_server"},
+		"another build is asked for": {func(m made) error {
+			_, _, err := m.one.Request(Request{Name: m.tpl.Name, Key: "k1"})
+			return err
+		}, nil, ""},
+		"they do not come": {nil, errdef.New(errdef.Unavailable, "server_unreachable", "no"), "server_unreachable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one := &world{T: t, shop: newShop(), dir: t.TempDir(), data: memstore.NewData(), server: "one"}
+			one.open()
+			two := &world{T: t, shop: newShop(), dir: t.TempDir(), data: one.data, server: "two", others: []*world{one}}
+			two.open()
+			two.files.most = 16 // for both archives, once
+			tpl, b, err := one.Request(Request{Name: "tpl", Key: "k1"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range []string{hash, other} {
+				if err := one.PutFiles(t.Context(), tpl.ID, h, strings.NewReader("archive!")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.meanwhile != nil {
+				two.fetching = func() error { two.fetching = nil; return c.meanwhile(made{one, two, tpl, b.ID}) }
+			}
+			two.breaks = c.fails
+			err = two.Start(tpl.ID, b.ID, r)
+			if errdef.CodeOf(err) != c.want {
+				t.Errorf("the start: %v, want code %q", err, c.want)
+			}
+			for _, h := range []string{hash, other} {
+				if has := two.files.has(tpl.ID, h); has != (c.want == "") {
+					t.Errorf("files %.1s are there: %t", h, has)
+				}
+			}
+			if c.want == "" {
+				if b := two.await(tpl.ID, b.ID); b.Status != Ready {
+					t.Errorf("the build is %+v", b)
+				}
+			}
+			close(one.block)
+			one.work.Wait()
+		})
 	}
 }

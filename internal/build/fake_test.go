@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -21,6 +22,7 @@ import (
 
 // shop is a workshop whose sandboxes are lists of what was done in them.
 type shop struct {
+	server    string // whose it is
 	mu        sync.Mutex
 	last      int
 	sandboxes map[string]*bench
@@ -76,10 +78,16 @@ func (s *shop) Resolve(_ context.Context, base Base) (Origin, error) {
 	if err := s.enter(); err != nil {
 		return Origin{}, err
 	}
-	if base.Template == "base" {
+	if base.Template == "base" || base.Template == "on:"+s.server {
 		return Origin{Template: "t1", Alias: "base"}, nil
 	}
 	return Origin{}, store.ErrTemplateNotFound(base.Template)
+}
+
+// SnapshotOf knows the server of a snapshot by its name, "on:SERVER".
+func (s *shop) SnapshotOf(base Base) (store.Snapshot, bool) {
+	server, is := strings.CutPrefix(base.Template, "on:")
+	return store.Snapshot{ID: "s", Owner: server}, is
 }
 
 func (s *shop) Begin(_ context.Context, from Origin, spec Spec) (string, error) {
@@ -279,7 +287,11 @@ type world struct {
 	*Builder
 	dir    string
 	data   *memstore.Data
-	server string // which claims itself; empty for none
+	server string   // which claims itself; empty for none
+	others []*world // whose uploads it reads
+
+	fetching func() error // called before it reads one; nil for nothing
+	breaks   error        // with which such an upload ends; nil for its end
 }
 
 func newWorld(t *testing.T) *world {
@@ -297,8 +309,25 @@ func (w *world) open() {
 			w.Fatal(err)
 		}
 	}
+	w.shop.server = w.server
+	filesOf := func(_ context.Context, server, template, hash string) (io.ReadCloser, error) {
+		i := slices.IndexFunc(w.others, func(o *world) bool { return o.server == server })
+		if w.fetching != nil {
+			if err := w.fetching(); err != nil {
+				return nil, err
+			}
+		}
+		file, err := w.others[i].Files(template, hash)
+		if err != nil || w.breaks == nil {
+			return file, err
+		}
+		return struct {
+			io.Reader
+			io.Closer
+		}{io.MultiReader(io.LimitReader(file, 1), iotest.ErrReader(w.breaks)), file}, nil
+	}
 	b, err := Open(w.Context(), Options{
-		Dir: w.dir, Store: st, Workshop: w.shop, Yard: w.shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: w.dir, Store: st, Origins: w.shop, Workshop: w.shop, Yard: w.shop, FilesOf: filesOf, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -319,7 +348,9 @@ func (w *world) idOf(name string) string {
 
 // What the builder does with a template of an id is asked for here by its name.
 
-func (w *world) Start(name, id string, r Recipe) error { return w.Builder.Start(w.idOf(name), id, r) }
+func (w *world) Start(name, id string, r Recipe) error {
+	return w.Builder.Start(w.Context(), w.idOf(name), id, r)
+}
 
 func (w *world) Progress(name, id string, offset, most int) (Progress, error) {
 	return w.Builder.Progress(w.idOf(name), id, offset, most)

@@ -202,6 +202,14 @@ func (b *Builder) HasFiles(template, hash string) (bool, error) {
 	return b.files.has(template, hash), nil
 }
 
+// Files opens the files of a step of a template, for another server.
+func (b *Builder) Files(template, hash string) (*os.File, error) {
+	if _, err := b.HasFiles(template, hash); err != nil {
+		return nil, err
+	}
+	return b.files.open(template, hash)
+}
+
 // Upload is the files of a step that somebody sends.
 type Upload struct {
 	Template string // its id

@@ -115,6 +115,23 @@ func (b *Builder) reload(ctx context.Context) error {
 
 // forgetFiles removes what was uploaded for a template that another server has.
 func (b *Builder) forgetFiles(id string) {
+	done, err := b.brings.Enter(b.ctx, id)
+	if err != nil {
+		return // the next start removes them
+	}
+	defer done()
+	b.forgetUnowned(id)
+}
+
+// forgetUnowned is forgetFiles for who has the turn. A template that has come back keeps them.
+func (b *Builder) forgetUnowned(id string) {
+	b.mu.Lock()
+	t := b.templates[id]
+	owned := t != nil && b.owns(t)
+	b.mu.Unlock()
+	if owned {
+		return
+	}
 	if err := b.files.forget(id); err != nil {
 		b.o.Log.Error("uploaded files of a template could not be removed", "template", id, "err", err)
 	}

@@ -119,7 +119,7 @@ func (m *making) output(text string) { m.log.add(Info, m.step, text) }
 
 // resolve finds what the recipe begins with.
 func (m *making) resolve(ctx context.Context) (err error) {
-	if m.origin, err = m.b.o.Workshop.Resolve(ctx, m.recipe.Base); err != nil {
+	if m.origin, err = m.b.o.Origins.Resolve(ctx, m.recipe.Base); err != nil {
 		return err
 	}
 	m.say(Info, "FROM %s", m.origin.Alias)

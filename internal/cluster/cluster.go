@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"time"
 
@@ -68,6 +69,8 @@ type Options struct {
 	AdmitsTo func(r *http.Request, maker string) bool
 	// Relay has a request that goes on to another server count there as it does here, by its header.
 	Relay func(h http.Header)
+	// Uploads opens what was uploaded to this server for a step of a template.
+	Uploads func(template, hash string) (*os.File, error)
 	// Transport carries requests to the edge of a server, whose URL has another host.
 	Transport func(server string) http.RoundTripper
 	Log       *slog.Logger

@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -191,5 +193,52 @@ func TestPresents(t *testing.T) {
 				t.Errorf("%v %s: %v, want %v", r.Header, r.URL, caught, want)
 			}
 		}
+	}
+}
+
+// TestUpload: what was uploaded to a server comes to another whole, or with the reason.
+func TestUpload(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "upload")
+	content := strings.Repeat("archive ", 100_000)
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(t.Context(), Options{Store: &records{self: "srv_a"}, Log: slog.New(slog.DiscardHandler), Uploads: func(template, hash string) (*os.File, error) {
+		if template != "t/1" || hash != "h" {
+			return nil, errdef.New(errdef.Invalid, "build_files_missing", "no files %s of %s", hash, template).WithRemedy("upload them")
+		}
+		return os.Open(path)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mangle func(*http.Response)
+	transport := asking(func(out *http.Request) (*http.Response, error) {
+		w := httptest.NewRecorder()
+		answer(c, w, out)
+		resp := w.Result()
+		if mangle != nil {
+			mangle(resp)
+		}
+		return resp, nil
+	})
+	r, err := Upload(t.Context(), transport, "t/1", "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(r); err != nil || string(got) != content {
+		t.Errorf("%d bytes came, %v", len(got), err)
+	}
+	_, err = Upload(t.Context(), transport, "t/1", "other")
+	if errdef.CodeOf(err) != "build_files_missing" || !strings.Contains(err.Error(), "no files other of t/1") {
+		t.Errorf("files that are not there: %v", err)
+	}
+	mangle = func(resp *http.Response) { resp.StatusCode, resp.Body = 500, io.NopCloser(strings.NewReader("oops")) }
+	if _, err := Upload(t.Context(), transport, "t/1", "h"); errdef.CodeOf(err) != codeUnreachable {
+		t.Errorf("an answer that is none: %v", err)
+	}
+	silent := asking(func(*http.Request) (*http.Response, error) { return nil, io.ErrUnexpectedEOF })
+	if _, err := Upload(t.Context(), silent, "t/1", "h"); errdef.CodeOf(err) != codeUnreachable {
+		t.Errorf("no answer: %v", err)
 	}
 }

@@ -8,17 +8,23 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
+	"os"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/edge"
 	"github.com/drowse-dev/drowse/internal/errdef"
 )
 
-// What servers know of each other is in the database. They ask each other for one thing: to take
-// what the one that asks offers. That is a request of the server, not of a client, with no
-// API key.
+// What servers know of each other is in the database. They ask each other for two things: to take
+// what the one that asks offers, and for what was uploaded for a template that goes to the one that
+// asks. These are requests of the server, not of a client, with no API key.
 
 const (
 	takePath = "/take"
+	// uploadPath is where another server reads what was uploaded for a template: its id and the
+	// hash of the files are parameters.
+	uploadPath = "/upload"
 	// mostAsked bounds what is read of what a server asks, or answers.
 	mostAsked = 64 << 10
 )
@@ -44,17 +50,29 @@ func (c *Cluster) Peers(h http.Handler) http.Handler {
 			h.ServeHTTP(w, r)
 			return
 		}
-		if err := c.take(r); err != nil {
-			refused, ok := errors.AsType[*errdef.Error](err)
-			if !ok {
-				c.o.Log.Error("what another server asks for failed", "path", r.URL.Path, "err", err)
-				refused = errdef.New(errdef.Internal, "internal_server_error", "it failed, and the log of that server says why")
-			}
-			w.Header().Set("Content-Type", "application/json")
-			w.WriteHeader(http.StatusConflict)
-			_ = json.NewEncoder(w).Encode(refusal{refused.Code, refused.Message, refused.Remedy, refused.Context})
-		}
+		answer(c, w, r)
 	})
+}
+
+// answer answers what another server asks for itself.
+func answer(c *Cluster, w http.ResponseWriter, r *http.Request) {
+	var err error
+	if r.URL.Path == uploadPath {
+		err = sendUpload(w, r, c.o.Uploads)
+	} else {
+		err = c.take(r)
+	}
+	if err == nil {
+		return
+	}
+	refused, ok := errors.AsType[*errdef.Error](err)
+	if !ok {
+		c.o.Log.Error("what another server asks for failed", "path", r.URL.Path, "err", err)
+		refused = errdef.New(errdef.Internal, "internal_server_error", "it failed, and the log of that server says why")
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusConflict)
+	_ = json.NewEncoder(w).Encode(refusal{refused.Code, refused.Message, refused.Remedy, refused.Context})
 }
 
 // take does what another server asks for.
@@ -90,13 +108,75 @@ func (c *Cluster) askToTake(ctx context.Context, server string, what taking) err
 	if err = json.NewDecoder(io.LimitReader(resp.Body, mostAsked)).Decode(&why); err != nil || why.Code == "" {
 		return c.broken(ctx, server, nil, errors.Join(fmt.Errorf("status %d", resp.StatusCode), err))
 	}
+	return why.err("server %s does not take %s, which stays where it was: %s", server, called(what.ID), why.Message).With("server", server)
+}
+
+// err returns the error for what another server refuses, in other words.
+func (why refusal) err(format string, args ...any) *errdef.Error {
 	class := errdef.Unavailable
 	if known, ok := errdef.Lookup(why.Code); ok {
 		class = known.Class
 	}
-	refused := errdef.New(class, why.Code, "server %s does not take %s, which stays where it was: %s", server, called(what.ID), why.Message).WithRemedy("%s", why.Remedy)
+	err := errdef.New(class, why.Code, format, args...).WithRemedy("%s", why.Remedy)
 	for name, value := range why.Context {
-		refused = refused.With(name, value)
+		err = err.With(name, value)
 	}
-	return refused.With("server", server)
+	return err
+}
+
+// sendUpload answers another server with what was uploaded here.
+func sendUpload(w http.ResponseWriter, r *http.Request, open func(template, hash string) (*os.File, error)) error {
+	file, err := open(r.URL.Query().Get("template"), r.URL.Query().Get("hash"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	http.ServeContent(w, r, "", time.Time{}, file)
+	return nil
+}
+
+// Upload reads what was uploaded to another server for a step of a template, to which transport
+// leads.
+func Upload(ctx context.Context, transport http.RoundTripper, template, hash string) (io.ReadCloser, error) {
+	at := url.URL{Scheme: "http", Host: "server", Path: uploadPath, RawQuery: url.Values{"template": {template}, "hash": {hash}}.Encode()}
+	out, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	edge.SetFromServer(out.Header)
+	resp, err := transport.RoundTrip(out)
+	if err != nil {
+		return nil, errNoUpload(template, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return upload{resp.Body, template}, nil
+	}
+	defer resp.Body.Close()
+	var why refusal
+	if err = json.NewDecoder(io.LimitReader(resp.Body, mostAsked)).Decode(&why); err != nil || why.Code == "" {
+		return nil, errNoUpload(template, fmt.Errorf("status %d", resp.StatusCode))
+	}
+	return nil, why.err("%s", why.Message)
+}
+
+// upload is what comes of it.
+type upload struct {
+	io.ReadCloser
+	template string
+}
+
+// Read implements io.Reader.
+func (u upload) Read(p []byte) (int, error) {
+	n, err := u.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		err = errNoUpload(u.template, err)
+	}
+	return n, err
+}
+
+func errNoUpload(template string, why error) error {
+	err := errdef.New(errdef.Unavailable, codeUnreachable, "what was uploaded for template %s is on a server that does not answer, and the build was not begun", template).
+		WithRemedy("start the build again in a moment; if that server is gone, ask for another build")
+	err.Err = why
+	return err
 }

@@ -134,7 +134,7 @@ func newWorld(t *testing.T, with ...func(*supervisor.Options)) *world {
 	must(err)
 	o := Options{Server: settings.Server{StateDir: t.TempDir(), DefaultTimeout: time.Minute}, Log: log}
 	must(os.MkdirAll(recipesIn(o.StateDir), 0o700))
-	builder, err := openBuilds(t.Context(), o, st, w.sup, &closers)
+	builder, err := openBuilds(t.Context(), o, st, w.sup, nil, &closers)
 	must(err)
 	sshKeys, err := auth.LoadSSHKeys(t.Context(), st, keys)
 	must(err)

@@ -378,7 +378,11 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	builder, err := openBuilds(ctx, o, st, sup, closers)
+	var server *edge.Server
+	filesOf := func(ctx context.Context, to, template, hash string) (io.ReadCloser, error) {
+		return cluster.Upload(ctx, server.TransportTo(to), template, hash)
+	}
+	builder, err := openBuilds(ctx, o, st, sup, filesOf, closers)
 	if err != nil {
 		return nil, nil, nil, err
 	}
@@ -387,7 +391,6 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		return nil, nil, nil, err
 	}
 	room := held.New()
-	var server *edge.Server
 	var others *cluster.Cluster
 	catchUp := func(context.Context) {} // with what other servers have changed
 	if hold != nil {
@@ -412,7 +415,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 			sweepCopies(ctx, o.Log, st, hold, sup, closers)
 		}
-		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: catchUp, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Relay: keys.Relay, Transport: transport, Log: o.Log}); err != nil {
+		if others, err = cluster.Open(ctx, cluster.Options{Store: st, Has: sup.Knows, TakeOver: takeOver, Mover: mover, Room: sup.Capacity, Sandboxes: sup.All, Snapshots: sup.AllSnapshots, Templates: st.Templates, OwnerOf: ownerOf(sup, builder), Patience: o.WakeTimeout, CatchUp: catchUp, Uploads: builder.Files, Admits: keys.Admits, AdmitsTo: keys.AdmitsTo, Relay: keys.Relay, Transport: transport, Log: o.Log}); err != nil {
 			return nil, nil, nil, err
 		}
 		closers.add(background(ctx, follower.Run))
@@ -509,9 +512,9 @@ func sweepCopies(ctx context.Context, log *slog.Logger, st store.Store, hold *te
 }
 
 // openBuilds makes templates of steps.
-func openBuilds(ctx context.Context, o Options, st store.Store, sup *supervisor.Supervisor, closers *cleanups) (*build.Builder, error) {
+func openBuilds(ctx context.Context, o Options, st store.Store, sup *supervisor.Supervisor, filesOf func(ctx context.Context, server, template, hash string) (io.ReadCloser, error), closers *cleanups) (*build.Builder, error) {
 	shop := &workshop.Workshop{Sandboxes: sup, Snapshots: sup, Templates: sup}
-	b, err := build.Open(ctx, build.Options{Dir: recipesIn(o.StateDir), Store: st, Workshop: shop, Yard: shop, Room: sup.HasRoom, Most: o.MaxTimeout, Log: o.Log})
+	b, err := build.Open(ctx, build.Options{Dir: recipesIn(o.StateDir), Store: st, Origins: shop, Workshop: shop, Yard: shop, FilesOf: filesOf, Room: sup.HasRoom, Most: o.MaxTimeout, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}

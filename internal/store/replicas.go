@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"database/sql"
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
@@ -81,7 +83,8 @@ type Replicas interface {
 	// it can be taken as soon as the lease is over, or its server is drained.
 	TakeSnapshot(ctx context.Context, was Snapshot, made lifecycle.Checkpoint, config Config) (Snapshot, error)
 	// TakeTemplate is PutTemplate of a template of another server, t.Owner, whose lease is over, or
-	// which is drained and has no build of it under way, with TakeSnapshot of all results that its tags name and that there are.
+	// which is drained and has no build of it under way, or which has made nothing of it yet, and t
+	// leaves its builds waiting; with TakeSnapshot of all results that its tags name and that there are.
 	// What t does not need any more of the snapshots that it needed is removed, and its server
 	// removes their files.
 	TakeTemplate(ctx context.Context, t Template, results []Remade) error
@@ -173,14 +176,26 @@ func (t *Template) Takes(has Template, self string, all []Server) error {
 	switch over := Given(all, self, has.Owner); {
 	case has.Owner == self:
 		return errRecordChanged("template " + t.ID)
-	case has.Owner != t.Owner, over < 0:
+	case has.Owner != t.Owner, over < 0 && !has.OnlyWaits():
 		return ErrElsewhere("template "+t.ID, has.Owner)
 	case has.Rev != t.Rev:
 		return errRecordChanged("template " + t.ID)
+	case has.OnlyWaits() && reflect.DeepEqual(t.Builds, has.Builds):
+		return nil
+	case over < 0:
+		return ErrElsewhere("template "+t.ID, has.Owner)
 	case Gone(all, self, has.Owner) < 0 && has.IsBuilding():
 		return ErrElsewhere("template "+t.ID, has.Owner) // which gives it away when it has built it
 	}
 	return nil
+}
+
+// OnlyWaits reports whether nothing was made yet of a template, and a build of it waits: then it
+// does not matter which server begins with that.
+func (t *Template) OnlyWaits() bool {
+	waits := func(b Build) bool { return b.Status == BuildWaiting }
+	runs := func(b Build) bool { return !b.Status.Over() && !waits(b) }
+	return len(t.Snapshots()) == 0 && slices.ContainsFunc(t.Builds, waits) && !slices.ContainsFunc(t.Builds, runs)
 }
 
 // ErrSnapshotChanged says that a snapshot is not as it was read any more.

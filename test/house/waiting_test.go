@@ -83,6 +83,7 @@ var bounds = map[place]string{
 	{"internal/bundle.Reader.readManifest", "io.ReadAll"}:                 "maxManifest, for the time of one import",
 	{"internal/bundle.Reader.readManifest", "json.NewDecoder"}:            inMemory,
 	{"internal/cluster.Cluster.askToTake", "json.NewDecoder"}:             short,
+	{"internal/cluster.Upload", "json.NewDecoder"}:                        short,
 	{"internal/cluster.Cluster.take", "json.NewDecoder"}:                  short,
 	{"internal/edge.NewServer", "http.Server"}:                            byEdge,
 	{"internal/egress/inject.carried.serve", "http.Server"}:               byGate,

@@ -37,7 +37,7 @@ type Builds interface {
 	// Request makes a template, or takes the one that the key has under that name, and a
 	// build that waits.
 	Request(req build.Request) (build.Template, build.Build, error)
-	Start(template, id string, r build.Recipe) error
+	Start(ctx context.Context, template, id string, r build.Recipe) error
 	// Progress returns a build, and up to most lines of its log from an offset.
 	Progress(template, id string, offset, most int) (build.Progress, error)
 }
@@ -274,7 +274,7 @@ func startBuild(s *server, c *call) (reply, error) {
 	r.Steps, _ = said[[]build.Step](c.words, "steps")
 	r.Start, _ = said[string](c.words, "startCmd")
 	r.Ready, _ = said[string](c.words, "readyCmd")
-	return reply{Status: http.StatusAccepted}, s.Builds.Start(t.ID, c.params["buildID"], r)
+	return reply{Status: http.StatusAccepted}, s.Builds.Start(c.r.Context(), t.ID, c.params["buildID"], r)
 }
 
 // lineView is a line of the log of a build.

@@ -56,21 +56,24 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 // noShop is a workshop in which nothing has been left, and nothing is done.
 type noShop struct{ build.Workshop }
 
-func (noShop) End(context.Context, string) error                         { return nil }
-func (noShop) Drop(context.Context, string) error                        { return nil }
-func (noShop) Left(context.Context) (sandboxes, snaps []string, e error) { return nil, nil, nil }
+func (noShop) End(context.Context, string) error                             { return nil }
+func (noShop) Resolve(context.Context, build.Base) (o build.Origin, e error) { return o, nil }
+func (noShop) SnapshotOf(build.Base) (s store.Snapshot, is bool)             { return s, false }
+func (noShop) Drop(context.Context, string) error                            { return nil }
+func (noShop) Left(context.Context) (sandboxes, snaps []string, e error)     { return nil, nil, nil }
 
 // noTemplates returns a store in which there are none.
 func noTemplates() *memstore.Store { return memstore.Open(memstore.NewData(), memstore.Hooks{}) }
 
 // newBuilder returns a builder that lasts as long as the test.
 func newBuilder(t *testing.T, templates *memstore.Store, shop interface {
+	build.Origins
 	build.Workshop
 	build.Yard
 }) *build.Builder {
 	t.Helper()
 	b, err := build.Open(t.Context(), build.Options{
-		Dir: t.TempDir(), Store: templates, Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: t.TempDir(), Store: templates, Origins: shop, Workshop: shop, Yard: shop, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

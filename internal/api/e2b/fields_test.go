@@ -388,7 +388,7 @@ func (x askedBuilds) Request(req build.Request) (build.Template, build.Build, er
 	return x.Builds.Request(req)
 }
 
-func (x askedBuilds) Start(_, _ string, r build.Recipe) error {
+func (x askedBuilds) Start(_ context.Context, _, _ string, r build.Recipe) error {
 	as := image.Login{}
 	if r.Base.Login != nil {
 		as = *r.Base.Login

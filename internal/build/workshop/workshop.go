@@ -60,7 +60,7 @@ type Templates interface {
 // actor is who does all this, for the record.
 const actor = "build"
 
-// Workshop implements [build.Workshop] and [build.Yard].
+// Workshop implements [build.Origins], [build.Workshop] and [build.Yard].
 type Workshop struct {
 	Sandboxes Sandboxes
 	Snapshots Snapshots
@@ -71,7 +71,7 @@ type Workshop struct {
 // unless there is a template of that name.
 const e2bBase = "e2bdev/base"
 
-// Resolve implements [build.Workshop].
+// Resolve implements [build.Origins].
 func (w *Workshop) Resolve(ctx context.Context, base build.Base) (build.Origin, error) {
 	ref := base.Template
 	if ref == "" {
@@ -97,6 +97,18 @@ func (w *Workshop) Resolve(ctx context.Context, base build.Base) (build.Origin, 
 	}
 	t, err = w.Templates.AddTemplate(ctx, templates.AddRequest{Ref: ref, Login: base.Login, Name: nameFor(ref), Actor: actor})
 	return ofTemplate(t, ref), err
+}
+
+// SnapshotOf implements [build.Origins].
+func (w *Workshop) SnapshotOf(base build.Base) (store.Snapshot, bool) {
+	if base.Template == "" {
+		return store.Snapshot{}, false
+	}
+	if _, err := w.Templates.Template(base.Template); !errdef.Is(err, errdef.NotFound) {
+		return store.Snapshot{}, false // as Resolve has it
+	}
+	snap, err := w.named(base)
+	return snap, err == nil
 }
 
 // noName is what a name of a template cannot have in it.
@@ -137,16 +149,20 @@ func ofTemplate(t templates.Template, alias string) build.Origin {
 // snapshot finds the snapshot that a recipe begins with: the result of another
 // build, or one that a user took.
 func (w *Workshop) snapshot(base build.Base) (build.Origin, error) {
-	id, err := base.Snapshot(base.Template)
-	var snap store.Snapshot
-	if err == nil {
-		snap, err = w.Snapshots.Snapshot("", id)
-	}
+	snap, err := w.named(base)
 	if errdef.Is(err, errdef.NotFound) {
 		return build.Origin{}, store.ErrTemplateNotFound(base.Template)
 	}
 	c := snap.Config
 	return build.Origin{Snapshot: snap.ID, Alias: cmp.Or(snap.Name, snap.ID), State: build.State{User: c.User, Workdir: c.Workdir, Env: c.Env}}, err
+}
+
+func (w *Workshop) named(base build.Base) (store.Snapshot, error) {
+	id, err := base.Snapshot(base.Template)
+	if err != nil {
+		return store.Snapshot{}, err
+	}
+	return w.Snapshots.Snapshot("", id)
 }
 
 // said are the settings that count as they are: none of the server's defaults may end

@@ -931,6 +931,7 @@ func testTakeTemplateDrained(t *testing.T, h harness) {
 				t.Fatal(err)
 			}
 			next := only(t, templates(t, two))
+			next.FailUnfinished("it is drained", utc(9))
 			wantElsewhere(t, "while the server is not drained", two.TakeTemplate(t.Context(), next, nil), "one")
 			if err := leasesOf(one).SetDraining(t.Context(), "one", true); err != nil {
 				t.Fatal(err)
@@ -943,6 +944,57 @@ func testTakeTemplateDrained(t *testing.T, h harness) {
 				if err := two.TakeTemplate(t.Context(), next, nil); err != nil {
 					t.Errorf("of a server that is gone: %v", err)
 				}
+			}
+		})
+	}
+}
+
+// testTakeWaitingTemplate: a template of which nothing was made yet goes to whichever server
+// begins with it, unless something of it changes there.
+func testTakeWaitingTemplate(t *testing.T, h harness) {
+	waits := store.Build{ID: "b", Status: store.BuildWaiting, CreatedAt: epoch}
+	for name, c := range map[string]struct {
+		has  func(x *store.Template) // beside a build that waits
+		next func(x *store.Template)
+		want string
+	}{
+		"nothing was made": {},
+		"a build has failed": {has: func(x *store.Template) {
+			x.Builds = append(x.Builds, store.Build{ID: "a", Status: store.BuildFailed, CreatedAt: epoch})
+		}},
+		"a build runs": {func(x *store.Template) {
+			x.Builds = append(x.Builds, store.Build{ID: "a", Status: store.BuildRunning, CreatedAt: epoch})
+		}, nil, "on_another_server"},
+		"a tag has a snapshot": {func(x *store.Template) { x.Tags = map[string]store.Tag{"default": {Build: "a", Snapshot: "s"}} }, nil, "on_another_server"},
+		"a step has one":       {func(x *store.Template) { x.Cache = []store.StepResult{{Hash: "h", Snapshot: "s"}} }, nil, "on_another_server"},
+		"no build waits":       {func(x *store.Template) { x.Builds[0].Status = store.BuildReady }, nil, "on_another_server"},
+		"the build is failed":  {nil, func(x *store.Template) { x.FailUnfinished("no", utc(9)) }, "on_another_server"},
+		"it has changed":       {nil, func(x *store.Template) { x.Rev++ }, "record_changed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			one, two := twoServers(t, h)
+			was := built("t1", "key-1", "tea")
+			was.Builds = []store.Build{waits}
+			if c.has != nil {
+				c.has(&was)
+			}
+			if err := one.PutTemplate(t.Context(), was); err != nil {
+				t.Fatal(err)
+			}
+			next := only(t, templates(t, two))
+			if c.next != nil {
+				c.next(&next)
+			}
+			err := two.TakeTemplate(t.Context(), next, nil)
+			if code(err) != c.want {
+				t.Errorf("the template is taken with %v, want code %q", err, c.want)
+			}
+			want := "one"
+			if c.want == "" {
+				want = "two"
+			}
+			if got := only(t, templates(t, one)); got.Owner != want || len(got.Builds) != len(was.Builds) || got.Builds[0].Status != was.Builds[0].Status {
+				t.Errorf("then it is %+v", got)
 			}
 		})
 	}

@@ -126,6 +126,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"TakeSnapshotRefused", testTakeSnapshotRefused},
 		{"TakeTemplate", testTakeTemplate},
 		{"TakeTemplateRefused", testTakeTemplateRefused},
+		{"TakeWaitingTemplate", testTakeWaitingTemplate},
 		{"TakeTemplateTogether", testTakeTemplateTogether},
 		{"TakeTemplateDrained", testTakeTemplateDrained},
 	} {

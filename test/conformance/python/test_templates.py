@@ -122,6 +122,18 @@ async def test_a_build_in_the_background(template, name):
     assert "in the background" in lines
 
 
+async def test_a_template_on_another(template, name, new, tmp_path):
+    (tmp_path / "file").write_text("copied\n")
+    await build(template, template().from_template("base").run_cmd("echo below > /home/user/below"), name)
+    on = f"{name}-on"
+    try:
+        steps = template(file_context_path=str(tmp_path)).from_template(name).copy("file", "file")
+        await build(template, steps.run_cmd("cat below file > both"), on)
+        assert new(template=on).files.read("/home/user/both") == "below\ncopied\n"
+    finally:
+        delete(on)
+
+
 async def test_tags_name_results(template, name, new):
     def steps(text):
         return template().from_template("base").run_cmd(f"echo {text} > /home/user/file")
