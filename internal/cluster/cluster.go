@@ -154,8 +154,10 @@ func (c *Cluster) unlessGone(ctx context.Context, id, server string, again func(
 		switch {
 		case err == nil && !srv.Alive():
 			return c.takeOver(ctx, id, server)
-		case err != nil || !srv.Leaving || time.Now().After(end):
+		case err != nil || !srv.Leaving:
 			return server, nil
+		case time.Now().After(end):
+			return "", c.errUnreachable(server, fmt.Errorf("it has not left after %s", c.o.Patience))
 		}
 		select { // it makes what it has ready for others
 		case <-ctx.Done():
@@ -166,6 +168,22 @@ func (c *Cluster) unlessGone(ctx context.Context, id, server string, again func(
 			return server, err
 		}
 	}
+}
+
+// Stops implements edge.Peers. What is known of the server is as new as it is for who waits for it.
+func (c *Cluster) Stops(ctx context.Context, server string) bool {
+	if c.o.TakeOver == nil {
+		return false
+	}
+	select {
+	case c.looks <- struct{}{}: // who comes next has what this one reads
+		defer func() { <-c.looks }()
+	case <-ctx.Done():
+		return false
+	}
+	all, err := c.all(ctx, server, leavingEvery)
+	srv, known := all[server]
+	return err == nil && known && !srv.Answers()
 }
 
 // leavingEvery is how often it is looked whether a server that leaves has left.
@@ -229,7 +247,7 @@ func (c *Cluster) Forget(context.Context) error {
 
 // server returns a server by its id, as it was last where the database does not answer.
 func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
-	all, err := c.all(ctx, id)
+	all, err := c.all(ctx, id, serversLife)
 	if err != nil {
 		return store.Server{}, err
 	}
@@ -241,11 +259,11 @@ func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
 }
 
 // all returns all servers by their ids, as they were last where the database does not answer.
-// They are read anew if the one that is looked for is not among them. The result is not to be
-// changed.
-func (c *Cluster) all(ctx context.Context, wanted string) (map[string]store.Server, error) {
+// They are read anew if that was longer ago than life, or if the one that is looked for is not among
+// them. The result is not to be changed.
+func (c *Cluster) all(ctx context.Context, wanted string, life time.Duration) (map[string]store.Server, error) {
 	c.mu.Lock()
-	last, fresh := c.servers, time.Since(c.asOf) < serversLife
+	last, fresh := c.servers, time.Since(c.asOf) < life
 	c.mu.Unlock()
 	if _, known := last[wanted]; known && fresh {
 		return last, nil

@@ -56,14 +56,15 @@ func (x within) Forward(w http.ResponseWriter, r *http.Request, server string) e
 // HolderNow implements dialect.Forwarder.
 func (c *Cluster) HolderNow(ctx context.Context, elsewhere error) (server string, err error) {
 	server, _ = store.Elsewhere(elsewhere)
-	id, ok := errdef.Fact(elsewhere, "snapshot").(string)
-	if !ok {
-		id, ok = errdef.Fact(elsewhere, "template").(string)
-	}
-	if !ok || c.o.TakeOver == nil {
+	if c.o.TakeOver == nil {
 		return server, nil
 	}
-	return c.unlessGone(ctx, id, server, func() (string, error) { return c.ownerNow(ctx, id) })
+	for _, kind := range []string{"snapshot", "template", "sandbox"} {
+		if id, ok := errdef.Fact(elsewhere, kind).(string); ok {
+			return c.unlessGone(ctx, id, server, func() (string, error) { return c.ownerNow(ctx, id) })
+		}
+	}
+	return server, nil
 }
 
 // HolderOf implements dialect.Forwarder. Whoever has no good key is refused here.
@@ -94,13 +95,19 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	return c.Holder(r.Context(), id)
 }
 
-// Forward has another server answer a request. Nothing was answered if it returns an error.
+// Forward has another server answer a request. Nothing was answered if it returns an error; if
+// that is edge.Unsent, the request's body is as it was.
 func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string) (failed error) {
 	sent := r.Body
-	body := &observed{ReadCloser: sent}
+	body := &observed{ReadCloser: io.NopCloser(sent)}
+	defer func() {
+		if !edge.Unsent(failed) {
+			_ = sent.Close()
+		}
+	}()
 	r.Body = body
-	ctx, end := edge.WhenBroken(r.Context(), func() { _ = sent.Close() })
-	defer func() { _ = end() }()
+	ctx, end := edge.WhenBroken(r.Context(), r.Method, func() { _ = sent.Close() })
+	defer func() { _, _ = end(nil) }()
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.Out.URL.Scheme, p.Out.URL.Host = "http", "server"
@@ -118,7 +125,8 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 		ErrorLog:      slog.NewLogLogger(c.o.Log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) {
 			because := body.err()
-			if lost := end(); lost != nil && because != nil {
+			lost, err := end(err)
+			if lost != nil && because != nil {
 				because, err = nil, lost // the body's end is our doing
 			}
 			failed = c.broken(r.Context(), server, because, err)
@@ -128,6 +136,11 @@ func (c *Cluster) Forward(w http.ResponseWriter, r *http.Request, server string)
 	// which it knows by this.
 	proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, http.ServerContextKey, c)))
 	return failed
+}
+
+// Again implements dialect.Forwarder.
+func (c *Cluster) Again(ctx context.Context, server string, failed error) bool {
+	return edge.Unsent(failed) && c.Stops(ctx, server)
 }
 
 // observed is the body of a request that remembers why it could not be read.
@@ -163,8 +176,8 @@ func (c *Cluster) broken(ctx context.Context, server string, body, err error) er
 	case body != nil:
 		return errdef.New(errdef.Invalid, "invalid_request", "the request body could not be read to its end")
 	}
-	if e, ok := errors.AsType[*errdef.Error](err); ok { // it could not be reached
-		return e
+	if edge.Unsent(err) {
+		return err
 	}
 	e := errdef.New(errdef.Unavailable, codeUnreachable, "the connection to server %s, which has what this is for, broke before it answered; the request may have been carried out", server).
 		WithRemedy("see whether it was, then send it again; if that lasts, see why that server is down").With("server", server)

@@ -74,7 +74,7 @@ func holds(r store.Room) bool { return r.DiskMiB >= leastDisk }
 // Choose returns another server that has what is needed for one more sandbox; empty for none. It is chosen by chance, the rather the more memory it has, so that
 // between two of its reports not all go to one.
 func (c *Cluster) Choose(ctx context.Context, has func(store.Room) bool) (server string) {
-	all, err := c.all(ctx, c.o.Store.Self())
+	all, err := c.all(ctx, c.o.Store.Self(), serversLife)
 	if err != nil {
 		return ""
 	}

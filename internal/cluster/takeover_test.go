@@ -97,6 +97,32 @@ func TestHolderWaits(t *testing.T) {
 	}
 }
 
+// TestStops: whether a server stops is known as well as for who waits for it, and asked only where another
+// can go on.
+func TestStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &records{self: "srv_a", servers: []store.Server{{ID: "srv_b", Left: time.Minute}}}
+		c, single := openTaking(t, r, func() error { return nil }), open(t, r)
+		is := func(want bool) {
+			t.Helper()
+			if got := c.Stops(t.Context(), "srv_b"); got != want || single.Stops(t.Context(), "srv_b") {
+				t.Errorf("%+v stops: %t, want %t", r.servers, got, want)
+			}
+		}
+		is(false)
+		r.servers[0].Leaving = true
+		is(false) // it was read just now
+		time.Sleep(leavingEvery)
+		is(true)
+		r.servers[0] = store.Server{ID: "srv_b"} // it is gone
+		time.Sleep(leavingEvery)
+		is(true)
+		r.servers = nil
+		time.Sleep(leavingEvery)
+		is(false)
+	})
+}
+
 // TestForgetWhileReading: what was read before something moved does not count after that.
 func TestForgetWhileReading(t *testing.T) {
 	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_b"}, servers: []store.Server{{ID: "srv_b", Left: time.Minute}, {ID: "srv_c", Left: time.Minute}}}
@@ -171,7 +197,7 @@ func TestTakeOver(t *testing.T) {
 
 		begin := time.Now() // one that leaves, and does not come to its end
 		again(store.Server{ID: "srv_b", Left: time.Hour, Leaving: true})
-		holder("srv_b", "")
+		holder("", codeUnreachable)
 		if waited := time.Since(begin); waited < 30*time.Second || waited > 31*time.Second {
 			t.Errorf("it was waited for %s", waited)
 		}

@@ -31,6 +31,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/interpreter"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/service"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -54,6 +55,9 @@ type Peers interface {
 	// Holder returns the server that has the sandbox of an id; empty where that is this
 	// one, or nobody.
 	Holder(ctx context.Context, id string) (server string, err error)
+	// Stops reports whether a server that could not be reached stops, or has: who looks for
+	// what it has waits until another has that.
+	Stops(ctx context.Context, server string) bool
 	// Dial connects to the edge of a server, to its [Server.ServePeers], over mutual TLS
 	// whose handshake is done. The protocol, as in ALPN, is http/1.1 or h2.
 	Dial(ctx context.Context, server, protocol string) (net.Conn, error)
@@ -150,6 +154,8 @@ type visit struct {
 	p     *passage
 	lease *supervisor.Lease
 	g     *generation
+	again bool // the request goes to another server than the one that got nothing of it
+	tries int  // how often it did
 
 	admitted passage // what p points to
 }
@@ -157,8 +163,12 @@ type visit struct {
 // enter admits a request, waits until its sandbox serves, and counts it there.
 // If it gets no further, the reply is its answer; without one, it is to be
 // broken off, because the client has gone or the sandbox was cut. Either way
-// leave must follow.
+// leave must follow, or enter once more if the visit is to begin again.
 func (v *visit) enter(ctx context.Context, e *edge, r *request, b breaker) (ok bool, refusal *reply) {
+	if v.again {
+		v.leave(b)
+		*v = visit{tries: v.tries + 1}
+	}
 	if refusal = e.admit(ctx, r, &v.admitted); refusal != nil {
 		return false, refusal
 	}
@@ -395,6 +405,12 @@ func (e *edge) acquire(ctx context.Context, r *request, p *passage) (lease *supe
 	}
 	if server, is := store.Elsewhere(err); is && e.peers != nil && r.hops < MostHops {
 		return nil, server, nil
+	}
+	if errdef.Is(err, errdef.NotFound) && !lifecycle.Ended(err) { // it was admitted, and has gone since then
+		var to passage
+		if a := e.elsewhere(ctx, r, p.target, err, &to); a != nil || to.server != "" {
+			return nil, to.server, a
+		}
 	}
 	return nil, "", e.refusal(p.id, err)
 }

@@ -195,17 +195,19 @@ func (x *exchange2) serve() {
 	if f, ok := x.r.Context().Value(framesKey{}).(*frames); ok {
 		defer watchSilence(f.Conn, x.s.goneAfter)()
 	}
-	ok, refusal := x.enter(ctx, &x.s.edge, x.q, x)
-	switch {
-	case refusal != nil:
-		x.s.holdBack(ctx, x.q.client, refusal.Code)
-		x.reply(refusal)
-	case !ok && x.g != nil && x.g.isCut():
-		x.reply(interrupted(x.p, x.lease.Why()))
-	case !ok:
-		panic(http.ErrAbortHandler)
-	default:
-		x.relay(ctx)
+	for begins := true; begins; begins = x.again {
+		ok, refusal := x.enter(ctx, &x.s.edge, x.q, x)
+		switch {
+		case refusal != nil:
+			x.s.holdBack(ctx, x.q.client, refusal.Code)
+			x.reply(refusal)
+		case !ok && x.g != nil && x.g.isCut():
+			x.reply(interrupted(x.p, x.lease.Why()))
+		case !ok:
+			panic(http.ErrAbortHandler)
+		default:
+			x.relay(ctx)
+		}
 	}
 }
 
@@ -226,25 +228,30 @@ func (x *exchange2) relay(ctx context.Context) {
 		x.idle = time.AfterFunc(most, x.breakOff)
 		defer x.idle.Stop()
 	}
-	answerEnded, whyBroken := func(error) {}, func() error { return nil }
+	answerEnded, whyBroken := func(error) {}, func(err error) (error, error) { return nil, err }
+	body, grpc := x.r.Body, strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc")
+	if x.p.server != "" {
+		ctx, whyBroken = WhenBroken(ctx, x.r.Method, func() { _ = body.Close() })
+		defer func() { _, _ = whyBroken(nil) }()
+	}
 	if x.r.ContentLength != 0 {
 		// While net/http waits for more of the body it looks at nothing else, and
 		// would not notice a cut.
-		body := x.r.Body
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 		answerEnded = func(err error) {
 			if err != nil {
 				_ = body.Close() // or net/http waits for its end before it ends a stream that was reset
 			}
 		}
-		if x.p.server != "" {
-			ctx, whyBroken = WhenBroken(ctx, func() { _ = body.Close() })
-			defer func() { _ = whyBroken() }()
-		}
+		defer func() {
+			if x.r.Body = body; !x.again {
+				_ = body.Close()
+			}
+		}()
 		x.half = true
-		x.r.Body = &countedBody{ReadCloser: x.r.Body, note: func(n int) { x.count(&x.received, n) }, end: x.bodyEnded}
+		x.r.Body = &countedBody{ReadCloser: io.NopCloser(body), note: func(n int) { x.count(&x.received, n) }, end: x.bodyEnded}
 	}
-	transport, done := x.transport(strings.HasPrefix(x.r.Header.Get("Content-Type"), "application/grpc"))
+	transport, done := x.transport(grpc)
 	defer done()
 	proxy := &httputil.ReverseProxy{
 		Rewrite:       x.rewrite,
@@ -252,7 +259,8 @@ func (x *exchange2) relay(ctx context.Context) {
 		FlushInterval: -1,
 		ErrorLog:      slog.NewLogLogger(x.s.log.Handler(), slog.LevelDebug),
 		ErrorHandler: func(_ http.ResponseWriter, _ *http.Request, err error) {
-			x.failed(ctx, whyBroken(), err)
+			broken, err := whyBroken(err)
+			x.failed(ctx, broken, err)
 		},
 	}
 	proxy.ModifyResponse = func(resp *http.Response) error {
@@ -391,6 +399,7 @@ func (x *exchange2) failed(ctx context.Context, broken, err error) {
 		panic(http.ErrAbortHandler) // the sandbox was cut there, or that server has gone
 	case bad != nil:
 		x.reply(x.s.malformed(&h1.Error{Status: http.StatusBadRequest, Reason: "the request's body did not come as announced: " + bad.Error()}))
+	case x.p.server != "" && received == 0 && x.beginAgain(ctx, &x.s.edge, err):
 	case x.p.server != "":
 		x.s.logPeer(x.p, err)
 		x.reply(peerFailed(x.p, err))

@@ -132,12 +132,28 @@ type unreachable struct{ err error }
 func (u *unreachable) Error() string { return u.err.Error() }
 func (u *unreachable) Unwrap() error { return u.err }
 
+// mostAgain is how often a request goes to another server than the one that it could not be sent to.
+const mostAgain = MostHops
+
+// beginAgain decides whether a request begins again that failed on its way to a server: it does if
+// that got nothing of it, and stops.
+func (v *visit) beginAgain(ctx context.Context, e *edge, err error) bool {
+	v.again = Unsent(err) && v.tries < mostAgain && e.peers.Stops(ctx, v.p.server)
+	return v.again
+}
+
+// Unsent reports whether a request failed of which the server that it was for got nothing.
+func Unsent(err error) bool { return errors.As(err, new(*unreachable)) }
+
+// errSent is the end of a request that was sent, and could not be sent again.
+var errSent = errors.New("the connection broke that it was sent on, and there was no other")
+
 // peerFailed is the answer where another server has the sandbox and gave none. It says
 // nothing of the sandbox, which is there.
 func peerFailed(p *passage, err error) *reply {
 	a := &reply{Code: http.StatusServiceUnavailable, SandboxID: p.id, Server: p.server, ErrorCode: codeUnreachable, retryAfter: 1}
 	a.Message = "The sandbox is on the server " + p.server + ", which could not be reached. Send the request again; if that lasts, see why that server is down"
-	if _, ok := errors.AsType[*unreachable](err); !ok {
+	if !Unsent(err) {
 		a.Interrupted = true
 		a.Message = "The connection to the server " + p.server + ", which has the sandbox, broke before it answered. See whether the request was carried out, then send it again; if that lasts, see why that server is down"
 	}
@@ -366,34 +382,48 @@ func (c *peerConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// WhenBroken returns a context for a request that TransportTo carries, with which f is called if
-// the connection breaks before end is. The transport waits then for more of the request's body,
+// WhenBroken returns a context for a request, by its method, that TransportTo carries. With it f is called
+// if the connection breaks before end is. The transport waits then for more of the request's body,
 // which may never come: f sees to it that it does not. end returns why the last connection broke
-// that did, also where the request was tried again on another.
-func WhenBroken(ctx context.Context, f func()) (_ context.Context, end func() error) {
+// that did, also where the request was tried again on another, and the error of the request: one that
+// was sent and changes something is not [Unsent], although the transport has tried another connection
+// after that.
+func WhenBroken(ctx context.Context, method string, f func()) (_ context.Context, end func(error) (lost, err error)) {
 	var mu sync.Mutex
 	var lost error
 	var last *peerConn // of those it was tried on
-	stop := func() bool { return true }
-	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) {
+	sent, stop := false, func() bool { return true }
+	trace := &httptrace.ClientTrace{
+		GotConn: func(got httptrace.GotConnInfo) {
+			mu.Lock()
+			defer mu.Unlock()
+			stop()
+			if last != nil {
+				lost = cmp.Or(context.Cause(last.broken), lost)
+			}
+			if conn, ok := got.Conn.(*peerConn); ok {
+				last = conn
+			}
+		},
+		WroteHeaders: func() { // nobody reads the body before
+			mu.Lock()
+			defer mu.Unlock()
+			if sent = true; last != nil {
+				stop = context.AfterFunc(last.broken, f)
+			}
+		},
+	}
+	return httptrace.WithClientTrace(ctx, trace), func(err error) (error, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		stop()
-		if last != nil {
-			lost = cmp.Or(context.Cause(last.broken), lost)
+		if sent && Unsent(err) && !isSafe(method) {
+			err = errSent
 		}
-		if conn, ok := got.Conn.(*peerConn); ok {
-			last, stop = conn, context.AfterFunc(conn.broken, f)
-		}
-	}}
-	return httptrace.WithClientTrace(ctx, trace), func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		stop()
 		if last == nil {
-			return nil
+			return nil, err
 		}
-		return cmp.Or(context.Cause(last.broken), lost)
+		return cmp.Or(context.Cause(last.broken), lost), err
 	}
 }
 

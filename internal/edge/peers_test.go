@@ -24,10 +24,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/testmode"
@@ -80,8 +82,11 @@ type peerLink struct {
 	config     *tls.Config
 	holds      func(id string) bool
 
+	leaves bool // the other stops
+
 	mu    sync.Mutex
-	err   error // that Holder returns
+	err   error    // that Holder returns
+	stops []string // servers that it returns first; they stop, and cannot be reached
 	asked int
 	dials int
 }
@@ -90,11 +95,19 @@ func (l *peerLink) Holder(_ context.Context, id string) (string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.asked++
+	if len(l.stops) > 0 {
+		first := l.stops[0]
+		l.stops = l.stops[1:]
+		return first, nil
+	}
 	if l.err != nil || !l.holds(id) {
 		return "", l.err
 	}
 	return l.name, nil
 }
+
+// Stops implements Peers.
+func (l *peerLink) Stops(_ context.Context, server string) bool { return l.leaves || server != l.name }
 
 func (l *peerLink) Dial(ctx context.Context, server, protocol string) (net.Conn, error) {
 	l.mu.Lock()
@@ -713,6 +726,118 @@ func TestOtherServerIsDown(t *testing.T) {
 	}
 }
 
+// TestOtherServerStops: a request of which a server got nothing that stops goes to the one that has
+// the sandbox then, with its whole body; one that never gets there is answered.
+func TestOtherServerStops(t *testing.T) {
+	for name, client := range map[string]*http.Client{"1.1": {Transport: &http.Transport{}}, "2": http2Client(t)} {
+		for _, kind := range []string{"text/plain", "application/grpc"} {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				defer client.CloseIdleConnections()
+				f := newFleet2(t, func(w http.ResponseWriter, r *http.Request) {
+					data, err := io.ReadAll(r.Body)
+					fmt.Fprintf(w, "%s %s, %v", r.Method, data, err)
+				})
+				p := f.servePair(t, nil)
+				send := func(method string, content io.Reader) *http.Response {
+					t.Helper()
+					req := request2(t, p.a, content)
+					req.Method = method
+					req.Header.Set("Content-Type", kind)
+					resp, err := client.Do(req)
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { resp.Body.Close() })
+					return resp
+				}
+				for content, r := range map[string]io.Reader{"": nil, "body": strings.NewReader("body"), strings.Repeat("x", 1<<20): io.MultiReader(strings.NewReader(strings.Repeat("x", 1<<20)))} {
+					method := http.MethodPost
+					if r == nil {
+						method = http.MethodGet
+					}
+					p.link.stops = []string{"srv-old", "srv-older"}
+					if got, want := body(t, send(method, r)), method+" "+content+", <nil>"; got != want {
+						t.Errorf("%s with %d bytes: %.99q (%d), want %.99q", method, len(content), got, len(got), want)
+					}
+				}
+				p.link.stops = slices.Repeat([]string{"srv-old"}, 100)
+				wantJSON(t, send(http.MethodPost, strings.NewReader("body")), http.StatusServiceUnavailable, "could not be reached")
+				if tries := 100 - len(p.link.stops); tries != 1+mostAgain {
+					t.Errorf("the request was passed on %d times, want %d", tries, 1+mostAgain)
+				}
+				f.wantReleased(t)
+			})
+		}
+	}
+}
+
+// TestOtherServerStopsTooLate: a request that a server has got is not sent to another, also one that the
+// transport would send again because of its header.
+func TestOtherServerStopsTooLate(t *testing.T) {
+	var got atomic.Int64
+	var p *pair
+	f := newFleet(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Idempotency-Key") != "" {
+			got.Add(1)
+			_ = p.wire.Close()
+			p.wire.tear()
+			<-r.Context().Done()
+		}
+	})
+	p = f.servePair(t, nil)
+	p.link.leaves = true
+	client := http2Client(t)
+	for _, again := range []bool{false, true} {
+		req := request2(t, p.a, nil)
+		if again {
+			req.Header.Set("Idempotency-Key", "one")
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if !again {
+			_ = body(t, resp) // its connection is kept
+			continue
+		}
+		before, _ := p.link.counts()
+		if a := wantJSON(t, resp, http.StatusServiceUnavailable, "broke before it answered"); !a.Interrupted || got.Load() != 1 {
+			t.Errorf("it was carried out %d times: %+v", got.Load(), a)
+		}
+		if asked, _ := p.link.counts(); asked != before {
+			t.Error("it was looked for again")
+		}
+	}
+}
+
+// TestGoneSinceAdmission: a sandbox that goes to another server while a request waits for it is
+// found there.
+func TestGoneSinceAdmission(t *testing.T) {
+	f := newFleet(t, echo)
+	p := f.servePair(t, nil)
+	p.home.set(func() {
+		p.home.sb.ID = "ione"
+		p.home.err = errdef.New(errdef.NotFound, "sandbox_not_found", "it has gone")
+	})
+	for name, client := range map[string]*http.Client{"1.1": {Transport: &http.Transport{}}, "2": http2Client(t)} {
+		defer client.CloseIdleConnections()
+		for _, there := range []bool{true, false} {
+			p.link.holds = func(string) bool { return there }
+			resp, err := client.Do(request2(t, p.a, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if !there {
+				wantJSON(t, resp, http.StatusBadGateway, "The sandbox was not found")
+			} else if got := body(t, resp); resp.StatusCode != http.StatusOK {
+				t.Errorf("%s: %s: %s", name, resp.Status, got)
+			}
+		}
+	}
+}
+
 // TestOtherServerBreaksOff: half an answer is not taken for a whole one, in any framing.
 func TestOtherServerBreaksOff(t *testing.T) {
 	for name, answer := range map[string]string{
@@ -859,29 +984,43 @@ func TestOtherServerGoesBeforeAnUpload(t *testing.T) {
 	}
 }
 
-// TestWhenBroken: what broke a connection is known also when the request is tried on another.
+// TestWhenBroken: what broke a connection is known also when the request is tried on another; and one that
+// was sent, and may have been carried out, does not count as unsent where there was no other.
 func TestWhenBroken(t *testing.T) {
 	conn := func() *peerConn {
 		broken, breakUp := context.WithCancelCause(t.Context())
 		return &peerConn{nil, broken, breakUp}
 	}
-	first, second, called := conn(), conn(), make(chan struct{}, 2)
-	ctx, end := WhenBroken(t.Context(), func() { called <- struct{}{} })
-	got := httptrace.ContextClientTrace(ctx).GotConn
-	got(httptrace.GotConnInfo{Conn: first})
-	if err := end(); err != nil {
-		t.Errorf("it broke before it did: %v", err)
-	}
-	got(httptrace.GotConnInfo{Conn: first})
-	first.breakUp(io.ErrUnexpectedEOF)
-	<-called
-	got(httptrace.GotConnInfo{Conn: second})
-	if err := end(); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("the first connection broke by %v", err)
-	}
-	second.breakUp(io.EOF)
-	if err := end(); !errors.Is(err, io.EOF) {
-		t.Errorf("the second connection broke by %v", err)
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		first, second, called := conn(), conn(), make(chan struct{}, 2)
+		ctx, end := WhenBroken(t.Context(), method, func() { called <- struct{}{} })
+		trace := httptrace.ContextClientTrace(ctx)
+		down := &unreachable{errors.New("refused")}
+		if lost, err := end(down); lost != nil || err != down {
+			t.Errorf("no connection was had, and %v broke it: %v", lost, err)
+		}
+		dead := conn()
+		dead.breakUp(io.EOF)
+		trace.GotConn(httptrace.GotConnInfo{Conn: dead})
+		if lost, err := end(down); !errors.Is(lost, io.EOF) || err != down || len(called) > 0 {
+			t.Errorf("nothing was sent on a connection that was dead: %v, %v; the body was ended: %t", lost, err, len(called) > 0)
+		}
+		trace.GotConn(httptrace.GotConnInfo{Conn: first})
+		trace.WroteHeaders()
+		first.breakUp(io.ErrUnexpectedEOF)
+		<-called
+		if lost, err := end(down); !errors.Is(lost, io.ErrUnexpectedEOF) || Unsent(err) != isSafe(method) {
+			t.Errorf("%s was sent, and broke by %v; then it was unsent: %v", method, lost, err)
+		}
+		trace.GotConn(httptrace.GotConnInfo{Conn: second})
+		trace.WroteHeaders()
+		if lost, err := end(nil); !errors.Is(lost, io.ErrUnexpectedEOF) || err != nil {
+			t.Errorf("the first connection broke by %v, %v", lost, err)
+		}
+		second.breakUp(io.EOF)
+		if lost, _ := end(nil); !errors.Is(lost, io.EOF) {
+			t.Errorf("the second connection broke by %v", lost)
+		}
 	}
 }
 

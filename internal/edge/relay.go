@@ -53,17 +53,19 @@ func (x *exchange) serve() (keep bool) {
 		x.c.s.served(x.r, x.p, "1.1", x.status, x.sent, x.received, begin)
 	}()
 	defer x.leave(x)
-	ok, refusal := x.enter(x.c.ctx, &x.c.s.edge, x.r, x)
-	switch {
-	case refusal != nil:
-		x.c.s.holdBack(x.c.s.ctx, x.c.client, refusal.Code)
-		return x.reply(refusal)
-	case !ok && x.g != nil && x.g.isCut():
-		return x.reply(interrupted(x.p, x.lease.Why()))
-	case !ok:
-		return x.broken()
+	for begins := true; begins; begins = x.again {
+		ok, refusal := x.enter(x.c.ctx, &x.c.s.edge, x.r, x)
+		switch {
+		case refusal != nil:
+			x.c.s.holdBack(x.c.s.ctx, x.c.client, refusal.Code)
+			return x.reply(refusal)
+		case !ok && x.g != nil && x.g.isCut():
+			return x.reply(interrupted(x.p, x.lease.Why()))
+		case !ok:
+			return x.broken()
+		}
+		keep = x.relay()
 	}
-	keep = x.relay()
 	if x.c.hasGone() && !x.step(nil).cut && !x.g.isCut() && !x.c.s.isClosing() {
 		x.hangUp(x.r)
 	}
@@ -97,6 +99,9 @@ func (x *exchange) broken() bool {
 // relay passes the request on and the answer back.
 func (x *exchange) relay() bool {
 	head, refusal := x.send()
+	if x.again {
+		return false
+	}
 	if refusal != nil {
 		return x.reply(refusal)
 	}
@@ -211,6 +216,8 @@ func (x *exchange) dialFailed(err error) *reply {
 		return nil
 	case x.g.isCut():
 		return x.cutReply()
+	case x.p.server != "" && x.beginAgain(x.c.ctx, &x.c.s.edge, err):
+		return nil
 	case x.p.server != "":
 		x.c.s.logPeer(x.p, err)
 		return peerFailed(x.p, err)

@@ -2,6 +2,7 @@ package dialect
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"io"
 	"net/http"
@@ -23,7 +24,13 @@ type Forwarder interface {
 	// Forward has a server answer a request, this one if server is empty. Nothing was answered
 	// if it returns an error.
 	Forward(w http.ResponseWriter, r *http.Request, server string) error
+	// Again reports whether a request for which Forward has failed is to be passed on once more:
+	// the server got nothing of it, and stops. The request's body is as it was.
+	Again(ctx context.Context, server string, failed error) bool
 }
+
+// mostAgain is how often a request goes to another server than the one that it could not be sent to.
+const mostAgain = 4
 
 // forwarding is what is needed to pass one request on.
 type forwarding struct {
@@ -75,38 +82,47 @@ func forward(w http.ResponseWriter, r *http.Request, err error) (done bool, _ er
 	if !ok {
 		return false, err
 	}
-	var server string
-	_, elsewhere := store.Elsewhere(err)
-	switch {
-	case elsewhere:
-		var failed error
-		if server, failed = f.to.HolderNow(r.Context(), err); failed != nil {
-			return false, failed
+	var last string
+	var broken error // why the last did not answer
+	for tries := 0; ; tries++ {
+		server, here, failed := f.whose(r, err)
+		switch {
+		case failed != nil || server == "" && !here && tries == 0:
+			return false, cmp.Or(failed, err)
+		case tries > 0 && (server == last || tries > mostAgain): // it has what no other goes on with
+			return false, broken
 		}
-	case err == nil:
-		server, err = f.to.HolderOf(r)
-	case errdef.CodeOf(err) == "sandbox_not_found": // the request waited here, and the sandbox has gone to another server
-		var failed error
-		if server, failed = f.to.HolderOf(r); failed != nil {
-			return false, failed
+		body, whole := f.body.again(r)
+		if !whole {
+			return false, err
 		}
-	}
-	if server == "" && !elsewhere {
-		return false, err
-	}
-	body, whole := f.body.again(r)
-	if !whole {
-		return false, err
-	}
-	out := r.Clone(context.WithValue(r.Context(), forwardingKey{}, nil)) // once
-	out.Body = body
-	if server == "" {
-		return true, f.to.Forward(w, out, server)
-	}
-	audit.Elsewhere(r.Context(), true) // it is logged when the answer begins
-	if err := f.to.Forward(w, out, server); err != nil {
+		out := r.Clone(context.WithValue(r.Context(), forwardingKey{}, nil)) // once
+		out.Body = body
+		if server == "" {
+			return true, f.to.Forward(w, out, server)
+		}
+		audit.Elsewhere(r.Context(), true) // it is logged when the answer begins
+		if failed = f.to.Forward(w, out, server); failed == nil {
+			return true, nil
+		}
 		audit.Elsewhere(r.Context(), false)
-		return false, err
+		if !f.to.Again(r.Context(), server, failed) {
+			return false, failed
+		}
+		last, broken = server, failed
 	}
-	return true, nil
+}
+
+// whose returns the server that is to answer a request, with which a handler has ended with err or
+// which none has begun. Where it is empty, here says that this one has what it did not have.
+func (f *forwarding) whose(r *http.Request, err error) (server string, here bool, _ error) {
+	if _, elsewhere := store.Elsewhere(err); elsewhere {
+		server, err = f.to.HolderNow(r.Context(), err)
+		return server, true, err
+	}
+	if err != nil && errdef.CodeOf(err) != "sandbox_not_found" { // it waited here, and the sandbox has gone to another server
+		return "", false, nil
+	}
+	server, err = f.to.HolderOf(r)
+	return server, false, err
 }
