@@ -308,6 +308,8 @@ func (v View) wake(ctx context.Context, id string, do func() error) error {
 	if v.others == nil || errdef.CodeOf(err) != codeFull {
 		return err
 	}
+	v.Waiting.Add(1) // still
+	defer v.Waiting.Add(-1)
 	server, failed := v.others.Rehouse(ctx, id)
 	switch {
 	case failed == nil:

@@ -22,7 +22,7 @@ import (
 type health interface {
 	Ready() error                    // why no sandbox starts on this host; nil if one does
 	Check(ctx context.Context) error // why the server serves nobody; nil if it does
-	Starting() bool                  // a sandbox is being started
+	Starting() bool                  // a sandbox is being started, or a request waits for one to run
 }
 
 // awayFrom is the health of a server whose database is elsewhere: to start it again mends

@@ -367,11 +367,13 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	leave = func() {}
-	if copies != nil {
-		leave = func() {
+	leave = func() {
+		if copies != nil {
 			sup.StopMoves()
 			hold.leave(context.WithoutCancel(ctx), st, o.Log)
+		}
+		if on.peers != nil { // before their connections are broken off: of what comes now they know that nobody got it
+			_ = on.peers.Close()
 		}
 	}
 	hooks, err := sendWebhooks(ctx, o, st, hold, sup, closers)
@@ -431,7 +433,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		closers.add(background(ctx, others.Drain))
 	}
 	if on.peers != nil {
-		// Others pass requests on until they know that this server stops, and Shutdown then ends them.
+		// Others pass requests on until they know that this server stops, and leave then ends that.
 		closers.add(background(context.WithoutCancel(ctx), func(ctx context.Context) {
 			defer context.AfterFunc(ctx, func() { _ = on.peers.Close() })()
 			_ = server.ServePeers(others.Listen(on.peers)) // it ends with its listener

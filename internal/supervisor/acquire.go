@@ -17,6 +17,8 @@ import (
 // errdef.Unavailable if the sandbox did not wake, or the service is not ready that
 // the access is for.
 func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
+	s.Waiting.Add(1)
+	defer s.Waiting.Add(-1)
 	b, err := s.box(id)
 	if err != nil {
 		return nil, err

@@ -218,7 +218,7 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	b.s.captures.Abandon(c)
 	var discarding sync.WaitGroup
 	discarding.Go(func() {
-		b.s.insist(func() error { return b.s.captures.Discard(c) }, "partial image could not be removed", "sandbox", b.id)
+		b.s.removals.Insist(func() error { return b.s.captures.Discard(c) }, "partial image could not be removed", "sandbox", b.id)
 	})
 	defer discarding.Wait()
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -279,14 +279,14 @@ func (b *box) thaw(inst runtime.Instance) bool {
 // discard removes a runtime that never served, with its files.
 func (b *box) discard(id string) {
 	ctx := context.WithoutCancel(b.s.ctx)
-	b.s.insist(func() error { return b.s.remains.Runtime(ctx, id, false) }, "failed runtime could not be removed", "sandbox", b.id, "runtime", id)
+	b.s.removals.Insist(func() error { return b.s.remains.Runtime(ctx, id, false) }, "failed runtime could not be removed", "sandbox", b.id, "runtime", id)
 }
 
 // releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
 // builds on it.
 func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 	id := sweep.RuntimeID(b.id, launch)
-	b.s.insist(func() error {
+	b.s.removals.Insist(func() error {
 		cp := b.snapshot().Record.Checkpoint
 		keep := cp != nil && slices.Contains(cp.Stack, id)
 		return b.s.remains.Runtime(ctx, id, keep)
@@ -295,7 +295,7 @@ func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 
 // dropCheckpoint carries out DropCheckpoint: what nobody needs any more of it goes.
 func (b *box) dropCheckpoint(old *lifecycle.Checkpoint) {
-	b.s.insist(func() error { return b.s.RemoveParts(*old) }, "old checkpoint could not be removed", "sandbox", b.id)
+	b.s.removals.Insist(func() error { return b.s.RemoveParts(*old) }, "old checkpoint could not be removed", "sandbox", b.id)
 }
 
 // releaseAll carries out ReleaseAll.

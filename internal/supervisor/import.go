@@ -83,7 +83,7 @@ func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
 		b.mu.Unlock()
 	}
 	if err != nil {
-		s.insist(func() error { return s.RemoveParts(a.Checkpoint) }, "failed import could not be removed", "sandbox", a.ID)
+		s.removals.Insist(func() error { return s.RemoveParts(a.Checkpoint) }, "failed import could not be removed", "sandbox", a.ID)
 		s.forget(a.ID)
 		return nil, err
 	}

@@ -94,6 +94,6 @@ func (b *box) dropMerge(id, outcome string) {
 // dropLayers carries out DropLayers.
 func (b *box) dropLayers(ids []string) {
 	for _, id := range ids {
-		b.s.insist(func() error { return b.s.RemoveLayer(id, "") }, "layer could not be removed", "sandbox", b.id, "layer", id)
+		b.s.removals.Insist(func() error { return b.s.RemoveLayer(id, "") }, "layer could not be removed", "sandbox", b.id, "layer", id)
 	}
 }

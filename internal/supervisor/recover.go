@@ -92,7 +92,7 @@ func (s *Supervisor) sweep(ctx context.Context) error {
 	if err = cmp.Or(err, s.tenure.Check()); err != nil { // what was listed before is of before any successor
 		return err
 	}
-	broom := sweep.Broom{Sweeper: sweeper, Insist: s.insist, BackupNeeds: s.putOff.Needs, Log: s.log}
+	broom := sweep.Broom{Sweeper: sweeper, Insist: s.removals.Insist, BackupNeeds: s.putOff.Needs, Log: s.log}
 	if young := broom.Sweep(ctx, things); len(young) > 0 {
 		s.work.Go(func() { broom.Later(s.ctx, young) })
 	}

@@ -30,7 +30,7 @@ type taking struct {
 
 // shelfOptions returns what the snapshots are made of.
 func shelfOptions(s *Supervisor) snapshots.Options {
-	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, Space: s.space, AgentToken: s.AgentToken, Copies: replication.Snapshots{Replicator: s.replicas}, Insist: s.insist, Relieve: s.space.GiveUp, PutOff: s.putOff, Log: s.log}
+	return snapshots.Options{Store: s.o.Store, Layers: s.o.Layers, Checkpoints: s.checkpoints, Slots: &s.slots, Space: s.space, AgentToken: s.AgentToken, Copies: replication.Snapshots{Replicator: s.replicas}, Insist: s.removals.Insist, Relieve: s.space.GiveUp, PutOff: s.putOff, Log: s.log}
 }
 
 // TakeSnapshot takes a snapshot of a sandbox, and returns when it is committed. A

@@ -226,7 +226,8 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 	s.Watch = fitness.New(fitness.Options{Trial: s.trial, Log: o.Log, Go: s.goOn})
 	s.space = space.New(o.RunDir, o.Ballast)
 	s.space.Restore()
-	s.putOff = putoff.New(putoff.Options{Needs: o.BackupNeeds, Go: s.goOn, Insist: s.insist, Log: o.Log})
+	s.removals = insist.New(s.ctx, o.Log)
+	s.putOff = putoff.New(putoff.Options{Needs: o.BackupNeeds, Go: s.goOn, Insist: s.removals.Insist, Log: o.Log})
 	s.furnish()
 	s.metrics = metrics.New(s.count)
 	s.outside.Room, s.outside.Refused, s.outside.Log = egress.NewRoom(), s.metrics.Refused, o.Log
@@ -274,7 +275,6 @@ func New(ctx context.Context, o Options) (*Supervisor, error) {
 // furnish makes the rooms that work on the host.
 func (s *Supervisor) furnish() {
 	o := s.o
-	s.removals = insist.New(s.ctx, o.Log)
 	s.checkpoints = checkpoint.Reader{Layers: o.Layers, Templates: o.Templates, Driver: o.Driver, Ledger: s.ledger, Fetches: fetch.New(s.ctx, o.Layers, s.space, o.Log), Log: o.Log, Ways: o.Images}
 	s.guests = agentclient.Host{Secret: s.AgentToken, Token: s.EnvdToken, Lent: s.outside.Lent, Log: o.Log}
 	s.Board = services.New(s.ctx, s, s.guests, o.WakeQueue, func(id string) (runtime.Instance, func(lifecycle.Entry) error) { return servedBy(s, id) })
@@ -308,11 +308,6 @@ func (s *Supervisor) furnish() {
 
 // goOn runs work in the background until the supervisor stops.
 func (s *Supervisor) goOn(f func(context.Context)) { s.work.Go(func() { f(s.ctx) }) }
-
-// insist removes something that nobody will ask for again, however often it takes.
-func (s *Supervisor) insist(remove func() error, failed string, args ...any) {
-	s.removals.Insist(remove, failed, args...)
-}
 
 // sleep returns false at once when the supervisor stops.
 func (s *Supervisor) sleep(d time.Duration) bool { return insist.Sleep(s.ctx, d) }

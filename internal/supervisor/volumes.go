@@ -16,7 +16,7 @@ func (s *Supervisor) volumeOptions() volumes.Options {
 		Store: s.o.Store, Files: s.o.Volumes, Space: s.space, DiskMiB: s.o.VolumeDiskMiB, Log: s.log,
 		Sign:  func(text string) string { return s.Derive("volume", text) },
 		Users: s.usersOf, Written: s.writtenVolumes,
-		Insist: s.insist,
+		Insist: s.removals.Insist,
 		PutOff: s.putOff,
 	}
 }

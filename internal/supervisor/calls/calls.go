@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	goruntime "runtime"
+	"sync/atomic"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -81,6 +82,8 @@ type Reception struct {
 	// Pace is how often the sandboxes of each API key are changed: see NewPace.
 	Pace *ration.Pace
 	Log  *slog.Logger
+	// Waiting is how many requests wait for a sandbox to run, or are about to.
+	Waiting atomic.Int64
 }
 
 // The pace of changes: those of an API key that come at once, and how many a second for

@@ -144,8 +144,11 @@ func (r *Reception) PauseAll(ctx context.Context) (left int) {
 	return left
 }
 
-// Starting reports whether a sandbox is being started.
+// Starting reports whether a sandbox is being started, or a request waits for one to run.
 func (r *Reception) Starting() (starts bool) {
+	if r.Waiting.Load() > 0 {
+		return true
+	}
 	r.Each(func(b Sandbox) { starts = starts || b.Snapshot().Record.Starts() })
 	return starts
 }
@@ -209,6 +212,8 @@ func (r *Reception) rouse(ctx context.Context, id string, q WakeRequest, event f
 	if err := fields.Check(store.Config{Metadata: p.Metadata, Ports: p.Ports}); err != nil {
 		return Connected{}, err
 	}
+	r.Waiting.Add(1)
+	defer r.Waiting.Add(-1)
 	b, err := r.findToChange(ctx, id)
 	if err != nil {
 		return Connected{}, err

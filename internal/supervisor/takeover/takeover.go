@@ -93,6 +93,8 @@ func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} 
 // server's, and returns when that is committed. A sandbox sleeps then. Until the commit, which
 // [store.Replicas] says what forbids, nothing has changed.
 func (t *Taker) TakeOver(ctx context.Context, id string) error {
+	t.o.Calls.Waiting.Add(1)
+	defer t.o.Calls.Waiting.Add(-1)
 	switch {
 	case snapshots.IsID(id):
 		return t.takeOverSnapshot(ctx, id)
