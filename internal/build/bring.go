@@ -33,6 +33,7 @@ func (b bringing) bring(ctx context.Context) error {
 	defer done()
 	ctx, cancel := context.WithTimeout(b.ctx, bringWithin)
 	defer cancel()
+	defer b.forgetUnowned(b.template) // what was fetched in vain
 	for n := 1; ; n++ {
 		t, err := b.from()
 		if t == nil {
@@ -63,7 +64,7 @@ func (b bringing) from() (*Template, error) {
 	return &t, nil
 }
 
-// now is bring of a template as it is known. What was fetched in vain goes.
+// now is bring of a template as it is known.
 func (b bringing) now(ctx context.Context, t Template) error {
 	err := b.fetchAll(ctx, t)
 	if err == nil {
@@ -71,7 +72,6 @@ func (b bringing) now(ctx context.Context, t Template) error {
 	}
 	refreshed := b.Refresh(context.WithoutCancel(ctx)) // it may have been taken although it is not known
 	if err = cmp.Or(err, refreshed); err != nil {
-		b.forgetUnowned(t.ID)
 		return err
 	}
 	b.o.Log.Info("template goes to where its first build begins", "template", t.ID, "name", t.Name, "from", t.Owner)

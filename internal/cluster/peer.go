@@ -91,24 +91,37 @@ func (c *Cluster) askToTake(ctx context.Context, server string, what taking) err
 	if err != nil {
 		return err
 	}
-	out, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://server"+takePath, bytes.NewReader(text))
+	done, refused, err := request(ctx, c.o.Transport(server), http.MethodPost, takePath, bytes.NewReader(text))
+	switch {
+	case err != nil:
+		return c.broken(ctx, server, nil, err)
+	case refused != nil:
+		return refused.err("server %s does not take %s, which stays where it was: %s", server, called(what.ID), refused.Message).With("server", server)
+	}
+	return done.Close()
+}
+
+// request asks another server for something, to which transport leads. It returns one of what that
+// answers, which is to be closed, why it refuses, and why it does not answer.
+func request(ctx context.Context, transport http.RoundTripper, method, target string, body io.Reader) (io.ReadCloser, *refusal, error) {
+	out, err := http.NewRequestWithContext(ctx, method, "http://server"+target, body)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	edge.SetFromServer(out.Header)
-	resp, err := c.o.Transport(server).RoundTrip(out)
-	if err != nil {
-		return c.broken(ctx, server, nil, err)
+	resp, err := transport.RoundTrip(out)
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case resp.StatusCode == http.StatusOK:
+		return resp.Body, nil, nil
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
-		return nil
-	}
 	var why refusal
 	if err = json.NewDecoder(io.LimitReader(resp.Body, mostAsked)).Decode(&why); err != nil || why.Code == "" {
-		return c.broken(ctx, server, nil, errors.Join(fmt.Errorf("status %d", resp.StatusCode), err))
+		return nil, nil, errors.Join(fmt.Errorf("status %d", resp.StatusCode), err)
 	}
-	return why.err("server %s does not take %s, which stays where it was: %s", server, called(what.ID), why.Message).With("server", server)
+	return nil, &why, nil
 }
 
 // err returns the error for what another server refuses, in other words.
@@ -138,25 +151,15 @@ func sendUpload(w http.ResponseWriter, r *http.Request, open func(template, hash
 // Upload reads what was uploaded to another server for a step of a template, to which transport
 // leads.
 func Upload(ctx context.Context, transport http.RoundTripper, template, hash string) (io.ReadCloser, error) {
-	at := url.URL{Scheme: "http", Host: "server", Path: uploadPath, RawQuery: url.Values{"template": {template}, "hash": {hash}}.Encode()}
-	out, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-	edge.SetFromServer(out.Header)
-	resp, err := transport.RoundTrip(out)
-	if err != nil {
+	query := url.Values{"template": {template}, "hash": {hash}}.Encode()
+	file, refused, err := request(ctx, transport, http.MethodGet, uploadPath+"?"+query, nil)
+	switch {
+	case err != nil:
 		return nil, errNoUpload(template, err)
+	case refused != nil:
+		return nil, refused.err("%s", refused.Message)
 	}
-	if resp.StatusCode == http.StatusOK {
-		return upload{resp.Body, template}, nil
-	}
-	defer resp.Body.Close()
-	var why refusal
-	if err = json.NewDecoder(io.LimitReader(resp.Body, mostAsked)).Decode(&why); err != nil || why.Code == "" {
-		return nil, errNoUpload(template, fmt.Errorf("status %d", resp.StatusCode))
-	}
-	return nil, why.err("%s", why.Message)
+	return upload{file, template}, nil
 }
 
 // upload is what comes of it.
