@@ -23,6 +23,7 @@ const collectTime = 2 * time.Second
 // sandboxes use, the keys that it refuses, and its webhooks.
 type gauges struct {
 	stateDir  string
+	server    string // its id among those of its database; "" without others
 	sandboxes sampled
 	keys      *auth.Keys
 	hooks     *webhook.Sender
@@ -36,13 +37,13 @@ type sampled interface {
 	LastSample(id string) (usage.Sample, bool)
 }
 
-func newGauges(stateDir string, sandboxes sampled, keys *auth.Keys, hooks *webhook.Sender) gauges {
+func newGauges(stateDir, server string, sandboxes sampled, keys *auth.Keys, hooks *webhook.Sender) gauges {
 	desc := func(name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("drowse_"+name, help, labels, nil)
 	}
 	return gauges{
-		stateDir: stateDir, sandboxes: sandboxes, keys: keys, hooks: hooks,
-		build:   desc("build_info", "1, with what this server was built from as labels.", "version", "goversion", "platform"),
+		stateDir: stateDir, server: server, sandboxes: sandboxes, keys: keys, hooks: hooks,
+		build:   desc("build_info", "1, with what this server was built from as labels, and its id, where several have one database.", "version", "goversion", "platform", "server"),
 		free:    desc("disk_free_bytes", "Bytes that are free on the disk of the state directory."),
 		used:    desc("disk_used_bytes", "Bytes that are taken on the disk of the state directory, by whomever."),
 		memory:  desc("sandboxes_memory_bytes", "Memory that the running sandboxes use, as measured last, without what is only cached."),
@@ -67,7 +68,7 @@ func (g gauges) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, n float64) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n)
 	}
-	ch <- prometheus.MustNewConstMetric(g.build, prometheus.GaugeValue, 1, version.String(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH)
+	ch <- prometheus.MustNewConstMetric(g.build, prometheus.GaugeValue, 1, version.String(), runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH, g.server)
 	var disk unix.Statfs_t
 	if unix.Statfs(g.stateDir, &disk) == nil {
 		gauge(g.free, float64(disk.Bavail)*float64(disk.Bsize))
@@ -125,4 +126,53 @@ func (g gauges) webhooks(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(g.backlog, prometheus.GaugeValue, backlog)
 	ch <- prometheus.MustNewConstMetric(g.failing, prometheus.GaugeValue, failing)
 	ch <- prometheus.MustNewConstMetric(g.dropped, prometheus.CounterValue, dropped)
+}
+
+// membership is what a server knows of those of its database, itself included.
+type membership struct {
+	list     func(context.Context) ([]store.Server, error)
+	leaseAge func() time.Duration
+
+	servers, lease *prometheus.Desc
+}
+
+func newMembership(list func(context.Context) ([]store.Server, error), leaseAge func() time.Duration) membership {
+	return membership{
+		list: list, leaseAge: leaseAge,
+		servers: prometheus.NewDesc("drowse_servers", "Servers of the database, as this one sees them: each is alive, draining, leaving or gone.", []string{"state"}, nil),
+		lease:   prometheus.NewDesc("drowse_lease_age_seconds", "Seconds since this server has renewed its lease. It serves nobody once that is over.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (m membership) Describe(ch chan<- *prometheus.Desc) {
+	ch <- m.servers
+	ch <- m.lease
+}
+
+// Collect implements prometheus.Collector. While the database does not answer, the servers are left out.
+func (m membership) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(m.lease, prometheus.GaugeValue, m.leaseAge().Seconds())
+	ctx, cancel := context.WithTimeout(context.Background(), collectTime)
+	defer cancel()
+	all, err := m.list(ctx)
+	if err != nil {
+		return
+	}
+	states := map[string]int{"alive": 0, "draining": 0, "leaving": 0, "gone": 0}
+	for _, srv := range all {
+		switch {
+		case !srv.Alive():
+			states["gone"]++
+		case srv.Leaving:
+			states["leaving"]++
+		case srv.Draining:
+			states["draining"]++
+		default:
+			states["alive"]++
+		}
+	}
+	for state, n := range states {
+		ch <- prometheus.MustNewConstMetric(m.servers, prometheus.GaugeValue, float64(n), state)
+	}
 }

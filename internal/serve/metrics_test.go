@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -16,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/blobs"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/runtime/fake"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -206,6 +208,10 @@ func TestMonitoring(t *testing.T) {
 	values := w.metrics()
 	for name := range values {
 		name, _, _ = strings.Cut(name, "{")
+		there[name] = true
+	}
+	for name := range gathered(t, newMembership(func(context.Context) ([]store.Server, error) { return nil, nil }, func() time.Duration { return 0 })) {
+		name, _, _ = strings.Cut(name, " ")
 		there[name] = true
 	}
 	if values["drowse_api_keys_refused_total"] != 1 || values["drowse_disk_free_bytes"] <= 0 || values["drowse_disk_free_bytes"] > values["drowse_disk_size_bytes"] {

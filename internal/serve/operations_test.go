@@ -141,7 +141,7 @@ func newWorld(t *testing.T, with ...func(*supervisor.Options)) *world {
 	vault, err := secret.Open(t.Context(), st, o.StateDir)
 	must(err)
 	publisher := publish.New(publish.Options{Layers: layers, Templates: templates, Snapshots: w.sup, Log: log})
-	w.parts = parts{w.sup, cluster.NewView(w.sup, st, nil), nil, publisher, hooks, builder, keys, sshKeys, vault, calls, held.New(), st}
+	w.parts = parts{w.sup, cluster.NewView(w.sup, st, nil), nil, publisher, hooks, builder, keys, sshKeys, vault, calls, held.New(), st, nil}
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	must(err)
 	w.url = "http://" + ln.Addr().String()

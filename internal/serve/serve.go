@@ -428,7 +428,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 		}))
 		closers.add(background(ctx, others.TellRoom))
 	}
-	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st}, certificates)
+	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st, hold}, certificates)
 	if others != nil {
 		closers.add(background(ctx, others.Drain))
 	}
@@ -562,6 +562,7 @@ type parts struct {
 	calls     *audit.Log
 	room      *held.Room
 	store     store.Store
+	hold      *tenancy // nil for none
 }
 
 // newServer puts the dialects, the data plane and what operators look at on
@@ -577,7 +578,12 @@ func newServer(ctx context.Context, o Options, p parts, certificates shown) *edg
 	server = edge.NewServer(edge.Options{
 		Sandboxes: p.view, Peers: peers, Control: controlPlane(ctx, o, p, reg, dashboard), MayUse: mayUse(p.keys), OwnCookies: ui.Cookies, Domain: o.Domain, TLS: certificates.config, Limits: o.limits(), AccessLog: o.AccessLog, Log: o.Log,
 	})
-	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, p.sup, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	id := ""
+	if p.hold != nil {
+		id = p.store.Self()
+		reg.MustRegister(newMembership(p.store.Servers, p.hold.Age))
+	}
+	reg.MustRegister(p.sup.Metrics(), server.Collector(), newGauges(o.StateDir, id, p.sup, p.keys, p.hooks), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	if certificates.ends != nil {
 		reg.MustRegister(certificates.expiry())
 	}

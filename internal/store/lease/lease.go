@@ -148,6 +148,10 @@ func sleep(ctx context.Context, d time.Duration, urged <-chan struct{}) bool {
 	}
 }
 
+// Age returns how long ago the renewal was asked for that the lease has from: a third of its life at
+// most, while the database answers at once.
+func (k *Keeper) Age() time.Duration { return k.since(k.o.Now()) }
+
 // Server returns the server as it was claimed.
 func (k *Keeper) Server() store.Server { return k.server }
 
