@@ -95,7 +95,7 @@ type scene struct {
 	uncertain func(via int, since int64) bool
 
 	mu       sync.Mutex
-	promised int64 // the last generation of which a pause was answered
+	promised int64 // the last generation of which the answer to a pause has said that its checkpoint is copied
 	history.History
 }
 
@@ -286,7 +286,12 @@ func (o *observer) once(ctx context.Context) {
 func (o *observer) pause(ctx context.Context) (client.Info, error) {
 	done := o.call(history.Pause, 0)
 	info, err := o.client().PauseWith(ctx, o.sc.id(), "")
-	done(err, func(*history.Op) { o.sc.promised = max(o.sc.promised, info.Generation) })
+	done(err, func(*history.Op) {
+		// The answer tells of the sandbox as it is by then: it may have woken, and be asleep again.
+		if info.Checkpoint != nil && info.Checkpoint.Durability == client.Replicated {
+			o.sc.promised = max(o.sc.promised, info.Generation)
+		}
+	})
 	return info, err
 }
 

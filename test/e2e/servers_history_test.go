@@ -596,7 +596,7 @@ func (o *observer) move(ctx context.Context, to string) {
 // mayFail are the codes of what fails because servers come and go.
 var mayFail = []string{
 	"server_unreachable", "store_unavailable", "lease_lapsed", "replica_pending", "blobs_unavailable", "fenced", "record_changed",
-	"on_another_server", "not_replicated", "overtaken", "move_conflict", "canceled", "resume_failed", "pause_failed",
+	"on_another_server", "not_replicated", "overtaken", "move_conflict", "canceled", "resume_failed", "pause_failed", "wait_timeout",
 }
 
 // ofServers returns the error of a call as history has it: of what fails because servers come

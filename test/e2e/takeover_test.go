@@ -18,6 +18,7 @@ import (
 
 	"github.com/drowse-dev/drowse/client"
 	"github.com/drowse-dev/drowse/internal/blobs/blobstest"
+	"github.com/drowse-dev/drowse/internal/testmode"
 )
 
 // TestTakeOver: what sleeps on a server that is gone wakes on another that is asked for it,
@@ -126,6 +127,7 @@ func TestTakeOver(t *testing.T) {
 		owner, rest = a, c
 	}
 	owner.pause(ctx, g.sb.ID)
+	stopped := time.Now()
 	if err := owner.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -136,6 +138,7 @@ func TestTakeOver(t *testing.T) {
 		return err
 	})
 	write(viaB, "of b again")
+	time.Sleep(testmode.Choose(0, standsFor-time.Since(stopped)))
 	if err := owner.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -289,11 +292,18 @@ func serverOfSandbox(ctx context.Context, t *testing.T, by *server, id string) s
 	return is.Server
 }
 
+// How long, with all tests, a server stands still, and object storage is away.
+const (
+	standsFor = time.Minute
+	awayFor   = 10 * time.Minute
+)
+
 // TestTakeOverFromBucket has the copies in object storage, for which there are no
 // credentials at first, and which is away for a while.
 func TestTakeOverFromBucket(t *testing.T) {
 	t.Parallel()
-	ctx := deadline(t, 3*time.Minute)
+	away := testmode.Choose(0, awayFor)
+	ctx := deadline(t, 3*time.Minute+away)
 	bucket, role := blobstest.NewGateway(t), blobstest.NewRole(t)
 	all := startClusterIn(t, 2, role.Env(), "--blobs", bucket.URL())
 	a, b := all[0], all[1]
@@ -322,6 +332,12 @@ func TestTakeOverFromBucket(t *testing.T) {
 	bucket.Kill()
 	a.pause(ctx, g.sb.ID) // which promises no copy
 	until(client.Local, true)
+	for begun := time.Now(); time.Since(begun) < away; { // nobody waits for it meanwhile
+		g.same(g.first, viaB.ask(ctx))
+		a.pause(ctx, g.sb.ID)
+		until(client.Local, true)
+		time.Sleep(time.Second)
+	}
 	bucket.Start(t)
 	until(client.Replicated, false)
 
