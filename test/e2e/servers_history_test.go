@@ -10,6 +10,7 @@ import (
 	"net"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -603,7 +604,7 @@ var mayFail = []string{
 // and go nobody knows whether it has happened.
 func ofServers(err error) error {
 	e, refused := errors.AsType[*client.Error](err)
-	if refused && outcomeOf(err) == history.Failed && slices.Contains(mayFail, e.Code) {
+	if refused && outcomeOf(err) == history.Failed && (slices.Contains(mayFail, e.Code) || e.Code == "sandbox_create_failed" && strings.Contains(e.Message, "its database")) {
 		return fmt.Errorf("%s: %v", e.Code, err) // no answer
 	}
 	return err

@@ -16,12 +16,16 @@ import (
 const maxWords = 300
 
 // Words returns what those may read who see a sandbox of an error that ended an
-// operation on it: one line, without a dump of what went wrong, and without the
-// directories of the host.
+// operation on it: one line, without a dump of what went wrong, without the
+// directories of the host, and without what only operators know of the database.
 func Words(err error) string {
 	text := err.Error()
-	if e, ok := errors.AsType[*errdef.Error](err); ok && e.Code == runtime.CodeNotCapturable {
+	switch e, _ := errors.AsType[*errdef.Error](err); {
+	case e == nil:
+	case e.Code == runtime.CodeNotCapturable:
 		text = e.Message
+	case e.Code == "store_unavailable":
+		text = "the server could not read or write its database"
 	}
 	text, _, _ = strings.Cut(text, "\n")
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
