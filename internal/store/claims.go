@@ -65,6 +65,17 @@ func Refused(err error) bool {
 	return false
 }
 
+// ErrUnlearned is the error of a commit of which nobody could learn in time whether it has happened.
+func ErrUnlearned(err error) error { return &unlearned{err} }
+
+// IsUnlearned reports whether an error is one of ErrUnlearned: all others say that nothing was changed.
+func IsUnlearned(err error) bool { return errors.As(err, new(*unlearned)) }
+
+type unlearned struct{ error }
+
+// Unwrap returns why.
+func (u *unlearned) Unwrap() error { return u.error }
+
 // claims are the columns of a record by which the database holds it to what is unique and
 // counted, in their order. It takes so many bytes.
 func claims(sb Sandbox, bytes int) []any {

@@ -168,7 +168,7 @@ func (p *postgres) settle(ctx context.Context, server, id string, failure error)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%w; whether it was committed could not be learned: %v", failure, err)
+			return ErrUnlearned(fmt.Errorf("%w; whether it was committed could not be learned: %v", failure, err))
 		case <-time.After(50 * time.Millisecond):
 		}
 	}

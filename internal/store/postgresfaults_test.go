@@ -182,6 +182,9 @@ func TestStandbyIsMissed(t *testing.T) {
 		err = s.Commit(t.Context(), next, nil)
 	}
 	wantError(t, err, errdef.Unavailable, "store_unavailable", "could not be learned")
+	if !store.IsUnlearned(err) {
+		t.Errorf("nobody is told that it may have happened: %v", err)
+	}
 	server.Restart(t) // or it waits on
 	alone("")
 	commit(t, s, record("a", generation+1), nil)

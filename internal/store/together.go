@@ -75,10 +75,14 @@ func (s *SQL) writeAs(ctx context.Context, key string, claims bool, do func(cont
 var errSlow = errors.New("the database took too long")
 
 func inTime(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w: %v", errSlow, err)
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
 	}
-	return err
+	slow := fmt.Errorf("%w: %v", errSlow, err)
+	if IsUnlearned(err) {
+		return ErrUnlearned(slow)
+	}
+	return slow
 }
 
 // run has one more write, and gives the turn of s back. Unless somebody gets it who goes on,

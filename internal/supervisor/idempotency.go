@@ -25,9 +25,9 @@ func (s *Supervisor) createOnce(ctx context.Context, req CreateRequest) (store.S
 	as := *req.Config.Idempotency
 	as.At = ids.Now()
 	req.Config.Idempotency = &as
-	b, fresh, err := s.creates.Do(ctx, req.Config, func() (b *box, err error) {
-		b, ended, err = s.beginCreate(req)
-		return b, err
+	b, fresh, err := s.creates.Do(ctx, req.Config, func() (b *box, known <-chan struct{}, err error) {
+		b, ended, known, err = s.beginCreate(req)
+		return b, known, err
 	})
 	switch {
 	case err != nil && err == ctx.Err():

@@ -1,8 +1,10 @@
 package supervisor
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -21,6 +23,13 @@ func onceAs(apiKey, key, request string) CreateRequest {
 		Template: "test", Settings: lifecycle.Settings{Timeout: 100 * time.Hour, OnTimeout: lifecycle.Kill, OnIdle: lifecycle.Kill},
 		Config: store.Config{Key: apiKey, Idempotency: &store.Idempotency{Key: key, Request: request}},
 	}
+}
+
+// unnamed is a create without a key.
+func unnamed() CreateRequest {
+	req := underKey("")
+	req.Config.Idempotency = nil
+	return req
 }
 
 func underKey(key string) CreateRequest { return onceAs("k1", key, "r1") }
@@ -199,6 +208,91 @@ func TestCreateOnceFailed(t *testing.T) {
 		broken.Store(false)
 		made(t, srv.s, underKey("a"))
 	})
+}
+
+// TestCreateUnlearned: of a create of which its client cannot be told whether it was committed, nothing
+// stays, and another try waits until that is so. An import is there, or not. Time is virtual.
+func TestCreateUnlearned(t *testing.T) {
+	for _, happened := range []bool{true, false} {
+		for name, try := range map[string]func(t *testing.T, s *Supervisor, file []byte) (store.Sandbox, error){
+			"create": func(t *testing.T, s *Supervisor, _ []byte) (store.Sandbox, error) {
+				return s.Create(t.Context(), unnamed())
+			},
+			"create under key": func(t *testing.T, s *Supervisor, _ []byte) (store.Sandbox, error) {
+				return s.Create(t.Context(), underKey("a"))
+			},
+			"child asleep": func(t *testing.T, s *Supervisor, _ []byte) (store.Sandbox, error) {
+				return s.Create(t.Context(), CreateRequest{Snapshot: s.AllSnapshots()[0].ID, inherit: true, asleep: true, Settings: unnamed().Settings, Config: store.Config{Key: "k1"}})
+			},
+			"import": func(t *testing.T, s *Supervisor, file []byte) (store.Sandbox, error) {
+				return s.Import(t.Context(), bytes.NewReader(file), ImportRequest{Key: "k1", NewID: true, Idempotency: &store.Idempotency{Key: "i", Request: "r"}})
+			},
+		} {
+			t.Run(fmt.Sprintf("%s, committed: %t", name, happened), func(t *testing.T) {
+				w := newWorld(t)
+				synctest.Test(t, func(t *testing.T) {
+					var broken atomic.Bool
+					lost := func(memstore.Commit) error {
+						if broken.Load() {
+							return store.ErrUnlearned(errors.New("no answer"))
+						}
+						return nil
+					}
+					w.hooks = func(*server) memstore.Hooks {
+						if happened {
+							return memstore.Hooks{After: lost}
+						}
+						return memstore.Hooks{Before: lost}
+					}
+					srv := w.mustOpen(t)
+					defer w.powerOff()
+					defer srv.s.Stop(context.Background())
+					first := made(t, srv.s, unnamed())
+					if err := srv.s.Pause(t.Context(), first.ID, PauseRequest{}); err != nil {
+						t.Fatal(err)
+					}
+					file := exportOf(t, srv.s, first.ID)
+					if _, err := srv.s.TakeSnapshot(t.Context(), first.ID, SnapshotRequest{Key: "k1"}); err != nil {
+						t.Fatal(err)
+					}
+					broken.Store(true)
+					if sb, err := try(t, srv.s, file); err == nil {
+						t.Fatalf("it made %s", sb.ID)
+					}
+					time.Sleep(10 * time.Second)
+					broken.Store(false)
+					again, err := try(t, srv.s, file)
+					if err != nil {
+						t.Fatalf("another try: %v", err)
+					}
+					time.Sleep(time.Minute)
+					live := map[string]bool{first.ID: true}
+					srv.s.each(func(b *box) {
+						if sb := b.snapshot(); !sb.Ended() {
+							live[sb.ID] = true
+						} else if sb.Record.Op != nil {
+							t.Errorf("%s is %s", sb.ID, sb.Record.Situation())
+						}
+					})
+					if len(live) != 2 || !live[again.ID] {
+						t.Errorf("%v live, and one more than before should: %s", live, again.ID)
+					}
+					stored, err := srv.s.o.Store.Sandboxes(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, sb := range stored {
+						if !srv.s.Knows(sb.ID) || sb.Ended() == live[sb.ID] {
+							t.Errorf("the store has %s, which is %s; the server knows it: %t", sb.ID, sb.Record.Situation(), srv.s.Knows(sb.ID))
+						}
+					}
+					if got, err := srv.s.Connect(t.Context(), again.ID, WakeRequest{Timeout: time.Hour}); err != nil || got.Sandbox.Record.State != lifecycle.Running {
+						t.Errorf("what is there does not run: %v", err)
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestCreateOnceOverCrash crashes the server at each commit and each step of a

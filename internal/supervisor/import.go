@@ -44,7 +44,7 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 		known.Request, known.At = known.Request+from.Digest, ids.Now()
 		req.Idempotency, as.Idempotency = &known, &known
 	}
-	b, fresh, err := s.creates.Do(ctx, as, func() (*box, error) { return s.receive(ctx, from, req) })
+	b, fresh, err := s.creates.Do(ctx, as, func() (*box, <-chan struct{}, error) { return s.receive(ctx, from, req) })
 	if err != nil {
 		return store.Sandbox{}, err
 	}
@@ -55,22 +55,22 @@ func (s *Supervisor) importFrom(ctx context.Context, r io.Reader, req ImportRequ
 }
 
 // receive takes what is in a bundle, and commits the sandbox.
-func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req ImportRequest) (b *box, err error) {
+func (s *Supervisor) receive(ctx context.Context, from *bundle.Reader, req ImportRequest) (b *box, known <-chan struct{}, err error) {
 	if err := s.space.Check(space.Least); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a, err := s.carrier.Expect(ctx, from.Manifest, req)
 	if err == nil {
-		err = s.carrier.Bring(ctx, a, from, s.removals, func() error { b, err = s.admit(a); return err })
+		err = s.carrier.Bring(ctx, a, from, s.removals, func() error { b, known, err = s.admit(a); return err })
 	}
-	return b, err
+	return b, known, err
 }
 
 // admit gives what was received its place, and commits the sandbox.
-func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
+func (s *Supervisor) admit(a *moving.Arrival) (*box, <-chan struct{}, error) {
 	b := newBox(s, store.Sandbox{ID: a.ID, Config: a.Config, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(b); err != nil { // it has become known since it was looked for, or a volume has gone
-		return nil, err
+		return nil, nil, err
 	}
 	err := a.Place()
 	if err == nil {
@@ -83,10 +83,10 @@ func (s *Supervisor) admit(a *moving.Arrival) (*box, error) {
 		b.mu.Unlock()
 	}
 	if err != nil {
-		s.removals.Insist(func() error { return s.RemoveParts(a.Checkpoint) }, "failed import could not be removed", "sandbox", a.ID)
-		s.forget(a.ID)
-		return nil, err
+		return nil, unmade(b, a.Event(), err, true, func() {
+			s.removals.Insist(func() error { return s.RemoveParts(a.Checkpoint) }, "failed import could not be removed", "sandbox", a.ID)
+		}), err
 	}
 	s.Note(b.snapshot())
-	return b, nil
+	return b, nil, nil
 }

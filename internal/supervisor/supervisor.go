@@ -377,38 +377,39 @@ func (s *Supervisor) Create(ctx context.Context, req CreateRequest) (store.Sandb
 	if req.Config.Idempotency != nil {
 		return s.createOnce(ctx, req)
 	}
-	b, ended, err := s.beginCreate(req)
+	b, ended, _, err := s.beginCreate(req)
 	if err != nil {
 		return store.Sandbox{}, err
 	}
 	return b.created(ctx, ended)
 }
 
-// beginCreate commits a new sandbox, and returns what tells when it serves.
-func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.Ending, err error) {
+// beginCreate commits a new sandbox, and returns what tells when it serves, or when it is known what
+// has become of one that failed.
+func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.Ending, known <-chan struct{}, err error) {
 	begun, id := lifecycle.CreateRequested{Meta: calls.By(ids.NewOp(), req.Actor)}, ids.New()
 	if ref := req.SnapshotRef(); ref != "" {
 		snap, err := s.ByID(ref)
-		if err != nil {
-			return nil, nil, err
+		if err == nil {
+			req.Config, err = snapshots.Configure(snap, req.Config)
 		}
-		if req.Config, err = snapshots.Configure(snap, req.Config); err != nil {
-			return nil, nil, err
+		if err != nil {
+			return nil, nil, nil, err
 		}
 		begun.Checkpoint, begun.Detail = &snap.Checkpoint, "from snapshot "+snapshots.Describe(snap)+" of "+snap.Sandbox
 		req.Template = snap.Config.Template
 	}
 	if err := fields.CheckTemplateName(req.Template); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	t, release, err := s.o.Templates.Use(req.Template)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	defer release()
 	cfg, err := s.configOf(req, t)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	req.Settings.Serves = service.Resumes(cfg.Services)
 	begun.Settings = req.Settings
@@ -417,14 +418,50 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.
 	}
 	made := newBox(s, store.Sandbox{ID: id, Config: cfg, Record: lifecycle.Record{State: lifecycle.Pending}})
 	if err := s.enlist(made); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	if _, ended, err = made.request(req.first(begun)); err != nil {
-		s.forget(id)
-		return nil, nil, fmt.Errorf("create sandbox: %w", err)
+		return nil, nil, unmade(made, req.first(begun), err, false, func() {}), fmt.Errorf("create sandbox: %w", err)
 	}
 	s.Note(made.snapshot())
-	return made, ended, nil
+	return made, ended, nil, nil
+}
+
+// unmade forgets a sandbox whose first commit failed, of an event, and calls never. If it may be in the
+// store nevertheless, it does so once it is known that it is not; what is returned is closed then. What is
+// there ends, unless it is to be kept.
+func unmade(b *box, begun lifecycle.Event, err error, keep bool, never func()) <-chan struct{} {
+	s, known := b.s, make(chan struct{})
+	if !store.IsUnlearned(err) {
+		s.forget(b.id)
+		never()
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	res, _ := lifecycle.Step(b.sb.Record, begun, ids.Now())
+	b.sb.Record, b.sb.Rev, b.unsure = res.Record, 1, false
+	s.slots.Hold(b.sb)
+	s.goOn(func(context.Context) {
+		defer close(known)
+		was, is := calls.Learn(asked{b}, keep, func() bool { return s.sleep(storeRetry) })
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch {
+		case !is || b.disowned.Load() != nil: // the next start knows, or who has it
+		case was:
+			s.Note(b.sb)
+			s.creates.Restore(b.sb, b)
+			s.replicas.Follow(lifecycle.Record{}, b.sb)
+			b.arm()
+		default:
+			_ = s.slots.Move(b.sb, store.Sandbox{Config: b.sb.Config})
+			b.sb.Record = lifecycle.Record{} // it holds nothing
+			s.forget(b.id)
+			never()
+		}
+	})
+	return known
 }
 
 // first returns the first event of a sandbox, of which begun would start it.

@@ -38,7 +38,7 @@ var wide = map[string]int{}
 
 // lengths bounds the lines of packages, tests left out.
 var lengths = map[string]int{
-	"internal/supervisor": 3510,
+	"internal/supervisor": 3545,
 }
 
 // counts is what there is of what has a bound.

@@ -265,7 +265,7 @@ func (s *Store) commit(ctx context.Context, sb store.Sandbox, entries []lifecycl
 	}
 	if s.hooks.After != nil {
 		if err := s.hooks.After(c); err != nil {
-			return fmt.Errorf("commit sandbox %s: %w", sb.ID, err)
+			return fmt.Errorf("commit sandbox %s: %w", sb.ID, store.ErrUnlearned(err))
 		}
 	}
 	return nil

@@ -313,3 +313,61 @@ func (b *keyed) Configure(string, string, func(*store.Config) error) error {
 	b.changes++
 	return nil
 }
+
+// unlearned is a sandbox of which it is not known whether it was committed, and what is answered to attempts
+// to find out.
+type unlearned struct {
+	Sandbox
+	rec     lifecycle.Record
+	answers []error
+	asked   []lifecycle.Kind // "" for Configure
+	killed  bool             // by somebody else, before the last answer
+}
+
+func (u *unlearned) Snapshot() store.Sandbox { return store.Sandbox{Record: u.rec} }
+
+func (u *unlearned) answer(kind lifecycle.Kind) error {
+	u.asked = append(u.asked, kind)
+	err := u.answers[0]
+	if u.answers = u.answers[1:]; len(u.answers) == 0 && u.killed {
+		u.rec = lifecycle.Record{State: lifecycle.Terminated}
+	}
+	return err
+}
+
+func (u *unlearned) Request(ev lifecycle.Event) (lifecycle.Result, <-chan Ending, error) {
+	return lifecycle.Result{}, nil, u.answer(ev.Kind())
+}
+
+func (u *unlearned) Configure(string, string, func(*store.Config) error) error { return u.answer("") }
+
+// TestLearn: what was committed is ended or kept, and all else is known not to be there; a sandbox that
+// somebody else has ended meanwhile was.
+func TestLearn(t *testing.T) {
+	away := errdef.New(errdef.Unavailable, "store_unavailable", "away")
+	never := store.ErrChanged("a")
+	starts := lifecycle.Record{Op: &lifecycle.Operation{ID: "one", Phase: lifecycle.Creating}}
+	asleep := lifecycle.Record{State: lifecycle.Paused}
+	for name, tt := range map[string]struct {
+		u          unlearned
+		keep       bool
+		was, known bool
+		asked      lifecycle.Kind
+	}{
+		"it starts":               {u: unlearned{rec: starts, answers: []error{away, away, nil}}, was: true, known: true, asked: "StartFailed"},
+		"it starts, to be kept":   {u: unlearned{rec: starts, answers: []error{nil}}, keep: true, was: true, known: true, asked: "StartFailed"},
+		"it never started":        {u: unlearned{rec: starts, answers: []error{away, never}}, known: true, asked: "StartFailed"},
+		"it sleeps":               {u: unlearned{rec: asleep, answers: []error{away, nil}}, was: true, known: true, asked: "KillRequested"},
+		"it sleeps, to be kept":   {u: unlearned{rec: asleep, answers: []error{away, nil}}, keep: true, was: true, known: true},
+		"it never slept":          {u: unlearned{rec: asleep, answers: []error{never}}, keep: true, known: true},
+		"it was killed meanwhile": {u: unlearned{rec: asleep, answers: []error{away, errdef.New(errdef.NotFound, "sandbox_not_found", "it ended")}, killed: true}, keep: true, was: true, known: true},
+		"killed between":          {u: unlearned{rec: asleep, answers: []error{away}, killed: true}, keep: true, was: true, known: true},
+		"the server stops":        {u: unlearned{rec: starts, answers: []error{away, away, away, away}}, asked: "StartFailed"},
+	} {
+		sleeps := 0
+		was, known := Learn(&tt.u, tt.keep, func() bool { sleeps++; return sleeps < 4 })
+		if was != tt.was || known != tt.known || len(tt.u.answers) > 0 || slices.ContainsFunc(tt.u.asked, func(k lifecycle.Kind) bool { return k != tt.asked }) {
+			t.Errorf("%s: was: %t, known: %t; asked %q, want was: %t, known: %t, %q", name, was, known, tt.u.asked, tt.was, tt.known, tt.asked)
+		}
+	}
+}

@@ -144,6 +144,32 @@ func (r *Reception) PauseAll(ctx context.Context) (left int) {
 	return left
 }
 
+// Learn finds out whether a sandbox was committed that nobody has got yet, and ends it then unless it is to
+// be kept. It tries until it knows, or sleep returns false.
+func Learn(b Sandbox, keep bool, sleep func() bool) (was, known bool) {
+	const why = "whether it was committed was learned too late"
+	for {
+		var err error
+		switch rec := b.Snapshot().Record; {
+		case rec.State == lifecycle.Terminated: // somebody else has ended what is there
+		case rec.Phase() == lifecycle.Creating:
+			_, _, err = b.Request(lifecycle.StartFailed{Op: rec.Op.ID, Detail: why})
+		case keep:
+			err = b.Configure("", why, func(*store.Config) error { return nil })
+		default:
+			_, _, err = b.Request(lifecycle.KillRequested{Meta: lifecycle.Meta{Op: ids.NewOp(), Cause: lifecycle.CauseFailure}})
+		}
+		switch {
+		case err == nil || b.Snapshot().Record.State == lifecycle.Terminated:
+			return true, true
+		case store.Refused(err):
+			return false, true
+		case !sleep():
+			return false, false
+		}
+	}
+}
+
 // Starting reports whether a sandbox is being started, or a request waits for one to run.
 func (r *Reception) Starting() (starts bool) {
 	if r.Waiting.Load() > 0 {

@@ -46,18 +46,25 @@ func New[T comparable](failed func(T) bool) *Keys[T] {
 // Do calls commit, which commits a new sandbox, unless the key that the sandbox
 // would have is bound: then it returns what the key has made, and fresh is false.
 // It waits for another call under the same key that is about to commit; its error
-// is then that of ctx. Without a key it calls commit.
-func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, error)) (made T, fresh bool, err error) {
+// is then that of ctx. Without a key it calls commit. What commit returns beside an error is closed once
+// it is known whether it has happened all the same, which other calls wait for; nil where that is known.
+func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, <-chan struct{}, error)) (made T, fresh bool, err error) {
 	if as.Idempotency == nil {
-		made, err = commit()
+		made, _, err = commit()
 		return made, true, err
 	}
 	for {
 		b, fresh := k.bind(as)
 		if fresh {
-			b.made, err = commit()
-			close(b.begun)
-			return b.made, true, err
+			var known <-chan struct{}
+			made, known, err = commit()
+			b.made = made
+			if known == nil {
+				close(b.begun)
+			} else {
+				go func() { <-known; close(b.begun) }()
+			}
+			return made, true, err
 		}
 		if err := b.await(ctx, as); err != nil {
 			return made, false, err

@@ -16,7 +16,9 @@ func under(key, request string) store.Config {
 }
 
 // commit makes n.
-func commit(n int) func() (int, error) { return func() (int, error) { return n, nil } }
+func commit(n int) func() (int, <-chan struct{}, error) {
+	return func() (int, <-chan struct{}, error) { return n, nil, nil }
+}
 
 func want(t *testing.T, k *Keys[int], as store.Config, n, made int, fresh bool) {
 	t.Helper()
@@ -35,7 +37,7 @@ func TestKeys(t *testing.T) {
 		failed[1] = true
 		want(t, k, under("a", "r"), 3, 3, true)
 		broken := errors.New("broken")
-		if _, fresh, err := k.Do(t.Context(), under("c", "r"), func() (int, error) { return 0, broken }); !fresh || err != broken {
+		if _, fresh, err := k.Do(t.Context(), under("c", "r"), func() (int, <-chan struct{}, error) { return 0, nil, broken }); !fresh || err != broken {
 			t.Errorf("got fresh %v, %v", fresh, err)
 		}
 		want(t, k, under("c", "r"), 4, 4, true)
@@ -75,9 +77,9 @@ func TestWaitsForTheCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k := New(func(int) bool { return false })
 		go func() {
-			_, _, _ = k.Do(t.Context(), under("a", "r"), func() (int, error) {
+			_, _, _ = k.Do(t.Context(), under("a", "r"), func() (int, <-chan struct{}, error) {
 				time.Sleep(time.Minute)
-				return 1, nil
+				return 1, nil, nil
 			})
 		}()
 		synctest.Wait()
@@ -87,6 +89,23 @@ func TestWaitsForTheCommit(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		want(t, k, under("a", "r"), 2, 1, false)
+	})
+}
+
+// TestWaitsUntilKnown: who has made a call that failed is told at once, and the next one waits until it
+// is known what has become of it.
+func TestWaitsUntilKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, known, lost := New(func(int) bool { return false }), make(chan struct{}), errors.New("lost")
+		if _, _, err := k.Do(t.Context(), under("a", "r"), func() (int, <-chan struct{}, error) { return 0, known, lost }); err != lost {
+			t.Errorf("got %v", err)
+		}
+		time.AfterFunc(time.Minute, func() { close(known) })
+		began := time.Now()
+		want(t, k, under("a", "r"), 2, 2, true)
+		if took := time.Since(began); took != time.Minute {
+			t.Errorf("it took %s", took)
+		}
 	})
 }
 
