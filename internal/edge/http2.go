@@ -239,8 +239,8 @@ func (x *exchange2) relay(ctx context.Context) {
 		// would not notice a cut.
 		defer context.AfterFunc(ctx, func() { _ = body.Close() })()
 		answerEnded = func(err error) {
-			if err != nil {
-				_ = body.Close() // or net/http waits for its end before it ends a stream that was reset
+			if err != nil || grpc {
+				_ = body.Close() // or net/http waits for its end before it ends a stream that was reset, or has ended
 			}
 		}
 		defer func() {

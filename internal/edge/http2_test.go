@@ -586,3 +586,34 @@ func TestRefusedAgainAndAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestHTTP2AnswerEndsFirst: an answer that ends before its request does, as a gRPC server may end a stream,
+// ends for the client too, with its trailers.
+func TestHTTP2AnswerEndsFirst(t *testing.T) {
+	for _, kind := range []string{"text/plain", "application/grpc"} {
+		t.Run(kind, func(t *testing.T) {
+			f := newFleet2(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Trailer", "Grpc-Status")
+				_ = http.NewResponseController(w).EnableFullDuplex()
+				fmt.Fprint(w, "all")
+				_ = http.NewResponseController(w).Flush()
+				w.Header().Set("Grpc-Status", "0")
+			})
+			pr, pw := io.Pipe()
+			defer pw.Close()
+			ctx, cancel := context.WithTimeout(t.Context(), testmode.Patience())
+			defer cancel()
+			req := request2(t, f.serve(t), pr).WithContext(ctx)
+			req.Header.Set("Content-Type", kind)
+			resp, err := http2Client(t).Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if data, err := io.ReadAll(resp.Body); string(data) != "all" || err != nil || resp.Trailer.Get("Grpc-Status") != "0" {
+				t.Errorf("%q, %v, trailer %v", data, err, resp.Trailer)
+			}
+			f.wantReleased(t)
+		})
+	}
+}
