@@ -58,7 +58,7 @@ func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, <-c
 		if fresh {
 			var known <-chan struct{}
 			made, known, err = commit()
-			b.made = made
+			k.made(as, b, made)
 			if known == nil {
 				close(b.begun)
 			} else {
@@ -72,6 +72,16 @@ func (k *Keys[T]) Do(ctx context.Context, as store.Config, commit func() (T, <-c
 		if b.made != made {
 			return b.made, false, nil
 		}
+	}
+}
+
+// made notes what the call of a binding has made, in place of what was restored meanwhile.
+func (k *Keys[T]) made(as store.Config, b *binding[T], made T) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var none T
+	if b.made = made; made != none {
+		k.bound[nameOf(as)] = b
 	}
 }
 
@@ -148,7 +158,7 @@ func (k *Keys[T]) over(b *binding[T], now time.Time) bool {
 }
 
 // Restore binds the key of a sandbox that the store has. Of several that had the
-// same key, one after the other, the last counts.
+// same key, one after the other, the last counts; a call that has made nothing does not.
 func (k *Keys[T]) Restore(sb store.Sandbox, made T) {
 	as, at := sb.Config, sb.Record.CreatedAt
 	if as.Idempotency == nil {
@@ -159,7 +169,8 @@ func (k *Keys[T]) Restore(sb store.Sandbox, made T) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if other := k.bound[nameOf(as)]; other != nil && other.at.After(at) {
+	var none T
+	if other := k.bound[nameOf(as)]; other != nil && other.made != none && other.at.After(at) {
 		return
 	}
 	b := &binding[T]{request: as.Idempotency.Request, at: at, begun: make(chan struct{}), made: made}

@@ -92,6 +92,21 @@ func TestWaitsForTheCommit(t *testing.T) {
 	})
 }
 
+// TestRestoreMeanwhile: what another server has made under a key counts from when it is here, though a call
+// under the same key was under way, and failed for it. A call that succeeds was right that it was free.
+func TestRestoreMeanwhile(t *testing.T) {
+	for _, makes := range []int{0, 2} {
+		k := New(func(int) bool { return false })
+		before := under("a", "r")
+		before.Idempotency.At = time.Now().Add(-time.Hour)
+		_, _, _ = k.Do(t.Context(), under("a", "r"), func() (int, <-chan struct{}, error) {
+			k.Restore(store.Sandbox{Config: before}, 1)
+			return makes, nil, errors.New("another server has made it")
+		})
+		want(t, k, under("a", "r"), 3, max(makes, 1), false)
+	}
+}
+
 // TestWaitsUntilKnown: who has made a call that failed is told at once, and the next one waits until it
 // is known what has become of it.
 func TestWaitsUntilKnown(t *testing.T) {
