@@ -287,8 +287,9 @@ func (o *observer) pause(ctx context.Context) (client.Info, error) {
 	done := o.call(history.Pause, 0)
 	info, err := o.client().PauseWith(ctx, o.sc.id(), "")
 	done(err, func(*history.Op) {
-		// The answer tells of the sandbox as it is by then: it may have woken, and be asleep again.
-		if info.Checkpoint != nil && info.Checkpoint.Durability == client.Replicated {
+		// The answer tells of the sandbox as it is by then: it may have woken, with the checkpoint of the
+		// generation before, and may be asleep again.
+		if info.State == client.Paused && info.Phase == "" && info.Checkpoint != nil && info.Checkpoint.Durability == client.Replicated {
 			o.sc.promised = max(o.sc.promised, info.Generation)
 		}
 	})
