@@ -16,8 +16,8 @@ test("a terminal goes on over a sleep and a wake", async () => {
   await page.locator("#shell", { hasText: "Process" }).waitFor();
   await page.keyboard.type("cd /tmp; kept=$((6*7)); echo before-$kept; printf '\\033[38;2;200;30;60mcolour\\033[0m\\n'\n");
   await shows(page, "before-42");
-  const colour = await page.locator(".xterm-rows span", { hasText: "colour" }).last().evaluate((el) => getComputedStyle(el).color);
-  assert.equal(colour, "rgb(200, 30, 60)", "the page's policy lets colours through");
+  // The page's policy lets colours through. What is on the screen is drawn a moment later.
+  await page.waitForFunction(() => [...document.querySelectorAll(".xterm-rows span")].some((el) => el.textContent === "colour" && getComputedStyle(el).color === "rgb(200, 30, 60)"), null, { timeout: patience });
   const pid = (await page.locator("#shell").innerText()).match(/\d+/)[0];
   await view(page, "terminal");
   await drowse("pause", sb.id);
