@@ -325,6 +325,75 @@ func TestTakeOverWithoutAnAnswer(t *testing.T) {
 	p.wantCount(t, p.two, id, 2, 2)
 }
 
+// lateStore is a store whose first commits of what is taken over are not answered, and happen
+// only when the same is tried again: nobody sees them before.
+type lateStore struct {
+	store.Store
+	late map[string]func() // by id
+}
+
+// commit does what a commit of something does, or has it happen late.
+func (l *lateStore) commit(of string, do func() error) error {
+	if late, tried := l.late[of]; tried {
+		late()
+		l.late[of] = func() {}
+		return do()
+	}
+	l.late[of] = func() { _ = do() }
+	return store.ErrUnlearned(errors.New("no answer"))
+}
+
+func (l *lateStore) Take(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
+	return l.commit(sb.ID, func() error { return l.Store.Take(ctx, sb, entries) })
+}
+
+func (l *lateStore) TakeSnapshot(ctx context.Context, was store.Snapshot, made lifecycle.Checkpoint, config store.Config) (snap store.Snapshot, err error) {
+	err = l.commit(was.ID, func() error {
+		snap, err = l.Store.TakeSnapshot(ctx, was, made, config)
+		return err
+	})
+	return snap, err
+}
+
+// TestTakeOverCommittedLate: a commit that is under way for so long that nobody knows what has
+// become of it may happen after it was looked for in vain. What it says is here stays, and is known.
+func TestTakeOverCommittedLate(t *testing.T) {
+	p := newPair(t, func(o *Options) {
+		if o.Store.Self() == "two" {
+			o.Store = &lateStore{o.Store, map[string]func(){}}
+		}
+	})
+	id, lost := create(t, p.one, wakes), create(t, p.one, CreateRequest{Settings: wakes.Settings})
+	p.wantCount(t, p.one, id, 1, 1)
+	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{id, lost} {
+		if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	copied(t, p.one)
+	p.leave(t, 0)
+	if err := p.two.TakeOver(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, id, 2, 2)
+	if err := p.two.TakeOver(t.Context(), snap.ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.two.Create(t.Context(), CreateRequest{Snapshot: snap.ID, Settings: wakes.Settings, Config: store.Config{Key: "k"}}); err != nil {
+		t.Errorf("from the snapshot: %v", err)
+	}
+	if err := p.two.EndLost(t.Context(), lost, "me"); err != nil {
+		t.Fatal(err)
+	}
+	testmode.Eventually(t, "it has ended", func() bool {
+		return record(t, p.two, lost).State == lifecycle.Terminated && record(t, p.two, lost).Op == nil
+	})
+}
+
 // handOver has the first server hand a sandbox over to the second.
 func (p *pair) handOver(t *testing.T, id string) error {
 	return p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error { return p.two.Receive(ctx, id, "me") })

@@ -173,7 +173,7 @@ func (t *Taker) fetch(ctx context.Context, x of) error {
 		err := a.Place()
 		if err == nil {
 			err = x.commit(a, replica)
-			if err == nil || !store.Refused(err) && t.ctx.Err() != nil { // the next start sees it in the record
+			if err == nil || errdef.Is(err, errdef.Fenced) || !store.Refused(err) && t.ctx.Err() != nil { // the next start sees it in the record
 				return err
 			}
 		}
@@ -210,7 +210,7 @@ func (t *Taker) remove(a *moving.Arrival) {
 	}, "copy could not be removed", "of", a.ID)
 }
 
-// again is how long to wait before it is asked once more what has become of a commit.
+// again is how long to wait before a commit is tried again of which nobody knows what has become.
 const again = time.Second
 
 // commit commits that this server has a sandbox, whose checkpoint is in its place.
@@ -273,24 +273,27 @@ func (t *Taker) take(next store.Sandbox, entries []lifecycle.Entry, done func(st
 // decide commits that something is this server's. It returns when that has happened, or is
 // refused; or when the supervisor stops: then the next start sees it in the record. has
 // reports whether it has happened.
-func (t *Taker) decide(id string, has func(ctx context.Context) (bool, error), take func(ctx context.Context) error) (err error) {
+func (t *Taker) decide(id string, has func(ctx context.Context) (bool, error), take func(ctx context.Context) error) error {
 	ctx := context.WithoutCancel(t.ctx)
-	for unsure := false; ; {
-		if unsure { // it may have happened, and an answer was lost
+	for unsure := false; ; unsure = true {
+		err := t.o.Tenure.Check()
+		if err == nil {
+			err = t.o.Tenure.Heard(take(ctx))
+		}
+		refused := store.Refused(err)
+		if refused && unsure && !errdef.Is(err, errdef.Fenced) {
+			// By what had no answer before, it may be this server's. The store decides one commit after the
+			// other, so what has asks for can be seen now, and could not while that was under way.
 			done, failed := has(ctx)
 			if done {
 				return nil
 			}
-			unsure = failed != nil && !errdef.Is(failed, errdef.NotFound)
+			if failed != nil && !errdef.Is(failed, errdef.NotFound) {
+				err, refused = failed, false
+			}
 		}
-		if !unsure {
-			if err = t.o.Tenure.Check(); err == nil {
-				err = t.o.Tenure.Heard(take(ctx))
-				unsure = err != nil && !store.Refused(err)
-			}
-			if err == nil || store.Refused(err) {
-				return err
-			}
+		if err == nil || refused {
+			return err
 		}
 		t.o.Log.Warn("it is not known yet whether what another server had was taken over", "of", id, "err", err)
 		if !insist.Sleep(t.ctx, again) {
