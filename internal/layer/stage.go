@@ -121,9 +121,12 @@ func (st *Staging) SealImage(m Manifest) (digest string, err error) {
 }
 
 // Place gives the staged layers, bottom first, and the image their places in
-// the store, durably. An empty image is none. After an error some may be in
-// their places.
+// the store, durably. An empty image is none. It is fs.ErrExist, and none has its place,
+// where there is a layer of such a name. After another error some may be in their places.
 func (st *Staging) Place(layers []string, image string) error {
+	if i := slices.IndexFunc(layers, st.s.HasLayer); i >= 0 {
+		return fmt.Errorf("place import: layer %s: %w", layers[i], fs.ErrExist)
+	}
 	if err := failpoint.Fail(failpoint.ImportPlace); err != nil {
 		return err
 	}
@@ -134,9 +137,6 @@ func (st *Staging) Place(layers []string, image string) error {
 		return fmt.Errorf("place import: %w", err)
 	}
 	for n, id := range layers {
-		if st.s.HasLayer(id) {
-			return fmt.Errorf("place import: layer %s: %w", id, fs.ErrExist)
-		}
 		if err := os.Rename(st.layerDir(n), st.s.LayerDir(id)); err != nil {
 			return fmt.Errorf("place import: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -81,6 +82,9 @@ func TestCopyOfALayer(t *testing.T) {
 	got, err := w.Close(t.Context())
 	if err != nil || got.Digest != frozen.Digest || got.Bytes != frozen.Bytes {
 		t.Fatalf("the copy is %+v, %v; want %+v", got, err, frozen)
+	}
+	if err := st.Place([]string{"to", "from"}, ""); !errors.Is(err, fs.ErrExist) || s.HasLayer("to") {
+		t.Errorf("where a name is taken: %v, and the first has its place: %v", err, s.HasLayer("to"))
 	}
 	if err := st.Place([]string{"to"}, ""); err != nil {
 		t.Fatal(err)

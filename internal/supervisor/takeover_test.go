@@ -3,6 +3,8 @@ package supervisor
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -392,6 +394,57 @@ func TestTakeOverCommittedLate(t *testing.T) {
 	testmode.Eventually(t, "it has ended", func() bool {
 		return record(t, p.two, lost).State == lifecycle.Terminated && record(t, p.two, lost).Op == nil
 	})
+}
+
+// refusing is a store that refuses the first commits of what is taken over.
+type refusing struct {
+	store.Store
+	refused func(store.Sandbox) // told of the first of each sandbox
+	before  map[string]bool
+}
+
+func (r *refusing) Take(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
+	if !r.before[sb.ID] {
+		r.before[sb.ID] = true
+		r.refused(sb)
+		return store.ErrElsewhere("sandbox "+sb.ID, sb.Owner)
+	}
+	return r.Store.Take(ctx, sb, entries)
+}
+
+// TestTakeOverAfterRefusal: what was received for a commit that was refused is removed before the
+// same is received once more, under the same names; be it that this succeeds only later.
+func TestTakeOverAfterRefusal(t *testing.T) {
+	var p *pair
+	blocked := ""
+	refused := func(sb store.Sandbox) {
+		blocked = p.two.o.Layers.ImageDir(sb.Record.Checkpoint.ID) + ".deleted" // where it goes before it is removed
+		if err := os.MkdirAll(filepath.Join(blocked, "full"), 0o700); err != nil {
+			t.Error(err)
+		}
+	}
+	p = newPair(t, func(o *Options) {
+		if o.Store.Self() == "two" {
+			o.Store = &refusing{o.Store, refused, map[string]bool{}}
+		}
+	})
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	p.leave(t, 0)
+	wantElsewhere(t, "refused", p.two.TakeOver(t.Context(), id), id, "one")
+	if err := p.two.TakeOver(t.Context(), id); !store.IsChanged(err) {
+		t.Errorf("while that is not removed: %v", err)
+	}
+	if err := os.RemoveAll(blocked); err != nil {
+		t.Fatal(err)
+	}
+	testmode.Eventually(t, "it is taken over", func() bool { return p.two.TakeOver(t.Context(), id) == nil })
+	wantParts(t, p.two, *record(t, p.two, id).Checkpoint, true)
+	p.wantCount(t, p.two, id, 2, 2)
 }
 
 // handOver has the first server hand a sandbox over to the second.

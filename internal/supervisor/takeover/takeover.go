@@ -83,7 +83,7 @@ func (t *Taker) Leave(id string, remove func() error) {
 			t.leaves.Delete(id)
 		}
 		return err
-	}, "what another server has taken over could not be removed", "sandbox", id)
+	}, "what another server has could not be removed", "of", id)
 }
 
 // New returns the Taker of a supervisor that works until ctx ends.
@@ -171,6 +171,9 @@ func (t *Taker) fetch(ctx context.Context, x of) error {
 			}
 		}
 		err := a.Place()
+		if errdef.Is(err, errdef.Exists) { // what has such a name is not what was received
+			return err
+		}
 		if err == nil {
 			err = x.commit(a, replica)
 			if err == nil || errdef.Is(err, errdef.Fenced) || !store.Refused(err) && t.ctx.Err() != nil { // the next start sees it in the record
@@ -199,15 +202,16 @@ func (t *Taker) may(ctx context.Context, sb store.Sandbox) error {
 }
 
 // remove removes what was received and is nobody's: another server may have layers of the
-// same names, which are there.
+// same names, which are there. If it is received once more, that has the same names here.
 func (t *Taker) remove(a *moving.Arrival) {
-	t.o.Removals.Insist(func() error {
+	t.Leaving(a.ID)
+	t.Leave(a.ID, func() error {
 		errs := []error{t.o.Layers.RemoveImage(a.Checkpoint.ID)}
 		for _, id := range a.Stack {
 			errs = append(errs, t.o.Layers.RemoveLayer(id))
 		}
 		return errors.Join(errs...)
-	}, "copy could not be removed", "of", a.ID)
+	})
 }
 
 // again is how long to wait before a commit is tried again of which nobody knows what has become.
