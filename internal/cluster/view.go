@@ -208,7 +208,7 @@ func (v View) elsewhere(ctx context.Context, here store.Sandbox, id string, err 
 	if all, unknown := v.records.Servers(ctx); unknown == nil && !store.ServerOf(all, sb.Owner).Answers() {
 		if r, none := v.records.Replica(ctx, id); sb.Record.Checkpoint != nil && (none == nil || errdef.Is(none, errdef.NotFound)) {
 			sb.Durability, sb.Unreplicated = store.Local, "its server is gone"
-			if r.Checkpoint == sb.Record.Checkpoint.ID {
+			if store.Covers(r.Checkpoint, store.CopyOf(*sb.Record.Checkpoint)) {
 				sb.Durability, sb.Unreplicated = store.Replicated, ""
 			}
 		}

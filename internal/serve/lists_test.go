@@ -129,3 +129,42 @@ func TestListsWhileSandboxesMove(t *testing.T) {
 	records.sb, records.then = store.Sandbox{}, func() { w.create(true) }
 	want("one has come", "one", "one")
 }
+
+// TestCopyOfAGoneServer: what sleeps on a server that is gone is in object storage if its copy has what
+// it sleeps with.
+func TestCopyOfAGoneServer(t *testing.T) {
+	data := memstore.NewData()
+	one, two := memstore.Open(data, memstore.Hooks{}), memstore.Open(data, memstore.Hooks{})
+	for id, st := range map[string]*memstore.Store{"one": one, "two": two} {
+		if _, err := st.Claim(t.Context(), store.Server{ID: id, Name: id, Place: id}, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := newWorld(t, func(o *supervisor.Options) { o.Store = one })
+	v := cluster.NewView(w.sup, one, nil)
+	memory := lifecycle.Checkpoint{ID: "cp", Mode: lifecycle.Memory}
+	for i, tt := range []struct {
+		sleeps, copied lifecycle.Checkpoint
+		want           store.Durability
+	}{
+		{memory, memory, store.Replicated}, {memory.Files(), memory, store.Replicated}, {memory.Files(), memory.Files(), store.Replicated},
+		{memory, memory.Files(), store.Local}, {memory, lifecycle.Checkpoint{ID: "other", Mode: lifecycle.Memory}, store.Local},
+	} {
+		sb := store.Sandbox{ID: fmt.Sprintf("igone%016d", i), Record: lifecycle.Record{State: lifecycle.Paused, Generation: 1, Checkpoint: &tt.sleeps}}
+		if err := two.Commit(t.Context(), sb, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := two.PutReplica(t.Context(), store.Replica{Sandbox: sb.ID, Checkpoint: store.CopyOf(tt.copied)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := two.Renew(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := v.Find(t.Context(), sb.ID); err != nil || got.Durability != tt.want {
+			t.Errorf("asleep with %+v, and copied %+v: %q, %v; want %q", tt.sleeps, tt.copied, got.Durability, err, tt.want)
+		}
+		if err := two.Renew(t.Context(), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

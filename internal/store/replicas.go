@@ -19,7 +19,7 @@ import (
 type Replica struct {
 	Sandbox    string // the id; empty for the copy of a snapshot
 	Snapshot   string // the id; empty for the copy of a sandbox
-	Checkpoint string // the id of the checkpoint whose copy it is
+	Checkpoint string // the checkpoint whose copy it is, as [CopyOf] has it
 	Index      string // under which the object storage has the list of its parts
 	// EncryptionKey decrypts what the object storage has; empty for a copy that is not encrypted.
 	// It is nowhere else, and nobody can read the copy once the replica is removed.
@@ -32,6 +32,23 @@ type Replica struct {
 
 // Of returns the id of what it is a copy of.
 func (r Replica) Of() string { return cmp.Or(r.Sandbox, r.Snapshot) }
+
+// filesSuffix is on what CopyOf returns for a checkpoint without memory.
+const filesSuffix = "/files"
+
+// CopyOf names what a copy of a checkpoint has of it: its id, with a suffix where that is its files
+// alone. A checkpoint with memory and its files without are two of the same id.
+func CopyOf(cp lifecycle.Checkpoint) string {
+	if cp.Mode == lifecycle.Filesystem {
+		return cp.ID + filesSuffix
+	}
+	return cp.ID
+}
+
+// Covers reports whether who has a copy has what another would have, both as CopyOf names them.
+func Covers(has, other string) bool {
+	return has != "" && (has == other || has+filesSuffix == other)
+}
 
 // Durability says where the checkpoint of a sandbox or a snapshot is. It is empty where there
 // is no object storage, and for a sandbox that has none.
@@ -125,7 +142,7 @@ func (r Replica) Offers(has Sandbox, checkpoint string) error {
 		return ErrSandboxNotFound(has.ID)
 	case !asleep(has.Record) || cp == nil || cp.ID != checkpoint:
 		return ErrChanged(has.ID)
-	case r.Checkpoint != checkpoint:
+	case !Covers(r.Checkpoint, CopyOf(*cp)):
 		return ErrNotReplicated(has.ID)
 	}
 	return nil
@@ -149,7 +166,7 @@ func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
 		return ErrChanged(sb.ID)
 	case sb.Record.State == lifecycle.Terminated: // nothing of it is needed
 		return nil
-	case has.Record.Checkpoint == nil, sb.Record.Checkpoint == nil, r.Checkpoint != has.Record.Checkpoint.ID:
+	case has.Record.Checkpoint == nil, sb.Record.Checkpoint == nil, !Covers(r.Checkpoint, CopyOf(*has.Record.Checkpoint)):
 		return ErrNotReplicated(sb.ID)
 	}
 	return nil
@@ -165,7 +182,7 @@ func (r Replica) TakesSnapshot(was, has Snapshot, self string, over time.Duratio
 		return ErrElsewhere("snapshot "+was.ID, has.Owner)
 	case has.Checkpoint.ID != was.Checkpoint.ID:
 		return ErrSnapshotChanged(was.ID)
-	case r.Snapshot == "", r.Checkpoint != has.Checkpoint.ID:
+	case r.Snapshot == "", !Covers(r.Checkpoint, CopyOf(has.Checkpoint)):
 		return ErrSnapshotNotReplicated(was.ID)
 	}
 	return nil
@@ -363,7 +380,7 @@ func (x replicas) take(ctx context.Context, tx *sql.Tx, sb Sandbox) error {
 		return err
 	}
 	if cp := sb.Record.Checkpoint; cp != nil {
-		if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ?, offered = '' WHERE sandbox = ?`, cp.ID, sb.ID); err != nil {
+		if _, err := tx.ExecContext(ctx, `UPDATE replicas SET checkpoint = ?, offered = '' WHERE sandbox = ?`, CopyOf(*cp), sb.ID); err != nil {
 			return err
 		}
 	}
@@ -487,7 +504,7 @@ func (x replicas) moveSnapshot(ctx context.Context, tx *sql.Tx, snap Snapshot) e
 		args  []any
 	}{
 		{`UPDATE snapshots SET version = ?, data = ?, disk_mib = ?, owner = ? WHERE id = ?`, []any{formVersion, data, snap.DiskMiB(), snap.Owner, snap.ID}},
-		{`UPDATE replicas SET checkpoint = ? WHERE snapshot = ?`, []any{snap.Checkpoint.ID, snap.ID}},
+		{`UPDATE replicas SET checkpoint = ? WHERE snapshot = ?`, []any{CopyOf(snap.Checkpoint), snap.ID}},
 		{`DELETE FROM parts WHERE holder = ?`, []any{snap.ID}},
 	} {
 		if _, err := tx.ExecContext(ctx, change.query, change.args...); err != nil {

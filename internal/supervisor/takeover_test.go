@@ -447,6 +447,37 @@ func TestTakeOverAfterRefusal(t *testing.T) {
 	p.wantCount(t, p.two, id, 2, 2)
 }
 
+// TestTakeOverOfMemoryAfterFiles: a copy of the files of a checkpoint is none of its memory.
+func TestTakeOverOfMemoryAfterFiles(t *testing.T) {
+	p := newPair(t, nil)
+	id := create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mode := range []lifecycle.Mode{lifecycle.Filesystem, lifecycle.Memory} {
+		if _, _, err := p.one.Restore(t.Context(), id, RestoreRequest{Snapshot: snap.ID, Mode: mode, Discard: true}); err != nil {
+			t.Fatal(err)
+		}
+		if cp := record(t, p.one, id).Checkpoint; cp.ID != snap.Checkpoint.ID || cp.Mode != mode {
+			t.Fatalf("it sleeps with %+v", cp)
+		}
+		copied(t, p.one)
+		if sb, err := p.one.Get(t.Context(), id); err != nil || sb.Durability != store.Replicated {
+			t.Errorf("with its %s it is %q, %v", mode, sb.Durability, err)
+		}
+	}
+	p.leave(t, 0)
+	if err := p.two.TakeOver(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	p.wantCount(t, p.two, id, 2, 2)
+}
+
 // handOver has the first server hand a sandbox over to the second.
 func (p *pair) handOver(t *testing.T, id string) error {
 	return p.one.HandOver(t.Context(), id, "two", "me", true, func(ctx context.Context) error { return p.two.Receive(ctx, id, "me") })

@@ -129,7 +129,7 @@ func (x replicas) moveSnapshot(i int, snap store.Snapshot, r store.Replica, data
 	d.parts.drop(snap.ID, d.snaps[i].parts)
 	d.snaps[i] = snapshot{snap.ID, snap.Key, snap.Name, snap.Owner, snap.DiskMiB(), snap.Config.Build != "", snap.Checkpoint.Parts(), data}
 	d.parts.hold(snap.ID, d.snaps[i].parts, true)
-	r.Checkpoint = snap.Checkpoint.ID
+	r.Checkpoint = store.CopyOf(snap.Checkpoint)
 	d.replicas[snap.ID] = r
 	d.changed(store.KindSnapshots)
 }
@@ -223,7 +223,7 @@ func (x replicas) Take(ctx context.Context, sb store.Sandbox, entries []lifecycl
 		},
 		also: func() {
 			if r, has := d.replicas[sb.ID]; has { // unless it has ended
-				r.Checkpoint, r.Offered = sb.Record.Checkpoint.ID, ""
+				r.Checkpoint, r.Offered = store.CopyOf(*sb.Record.Checkpoint), ""
 				d.replicas[sb.ID] = r
 			}
 			d.changed(store.KindOwners)

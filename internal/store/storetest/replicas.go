@@ -256,6 +256,7 @@ func testTakeRefused(t *testing.T, h harness) {
 	commit(t, one, was, entry(1))
 	commit(t, one, asleep("none", 1, "cp"))
 	commit(t, one, asleep("other", 1, "cp2"))
+	commit(t, one, asleep("memory", 1, "cp"))
 	fresh := asleep("fresh", 1, "")
 	fresh.Record.Checkpoint = nil
 	commit(t, one, fresh)
@@ -267,6 +268,7 @@ func testTakeRefused(t *testing.T, h harness) {
 	for _, id := range []string{"a", "other"} {
 		putReplica(t, one, id, "cp")
 	}
+	putReplica(t, one, "memory", store.CopyOf(lifecycle.Checkpoint{ID: "cp"}.Files()))
 	putReplica(t, one, "fresh", "")
 	putReplica(t, two, "mine", "cp")
 
@@ -297,6 +299,7 @@ func testTakeRefused(t *testing.T, h harness) {
 		{"believed to be one's own", "a", "two", asItIs, "on_another_server"},
 		{"without a replica", "none", "one", asItIs, "not_replicated"},
 		{"with a replica of another checkpoint", "other", "one", asItIs, "not_replicated"},
+		{"with a replica of the files alone", "memory", "one", asItIs, "not_replicated"},
 		{"without a checkpoint", "fresh", "one", asItIs, "not_replicated"},
 		{"to be without a checkpoint", "a", "one", func(sb *store.Sandbox) { sb.Record.Checkpoint = nil }, "not_replicated"},
 		{"that is being killed", "dying", "one", asItIs, "sandbox_not_found"},

@@ -15,7 +15,7 @@ import (
 // its end, which does not wait for long.
 type Export struct {
 	Manifest   bundle.Manifest
-	Checkpoint string // the id of the one that is read
+	Checkpoint string // the one that is read, as store.CopyOf has it
 	// Cut is closed when the sandbox is about to be removed, or the server
 	// stops: whoever writes must break off at once.
 	Cut <-chan struct{}
@@ -50,5 +50,5 @@ func (c Carrier) Export(ctx context.Context, r Right) (*Export, error) {
 		}
 		return nil
 	}
-	return &Export{Manifest: m, Checkpoint: r.Sandbox.Record.Checkpoint.ID, Cut: r.Context.Done(), Write: write, Release: r.Release}, nil
+	return &Export{Manifest: m, Checkpoint: store.CopyOf(*r.Sandbox.Record.Checkpoint), Cut: r.Context.Done(), Write: write, Release: r.Release}, nil
 }

@@ -20,7 +20,7 @@ func (r *Replicator) Follow(before lifecycle.Record, sb store.Sandbox) {
 		}
 	case rec.Checkpoint == nil:
 	case rec.State == lifecycle.Paused && rec.Op == nil, before.Phase() == lifecycle.Pausing && rec.Phase() == lifecycle.Resuming:
-		r.Slept(sb.ID, rec.Checkpoint.ID)
+		r.Slept(sb.ID, store.CopyOf(*rec.Checkpoint))
 	}
 }
 
@@ -30,7 +30,7 @@ func (r *Replicator) Describe(sb store.Sandbox) store.Sandbox {
 		return sb
 	}
 	sb.Durability = store.Local
-	switch state := r.State(sb.ID, sb.Record.Checkpoint.ID); {
+	switch state := r.State(sb.ID, store.CopyOf(*sb.Record.Checkpoint)); {
 	case state.Complete:
 		sb.Durability = store.Replicated
 	case state.Err != nil:
@@ -47,7 +47,7 @@ func (r *Replicator) Open(ctx context.Context, sb store.Sandbox) (*replica.Reade
 			WithRemedy("start it with the --blobs that it had")
 	}
 	has, err := r.o.Store.Replica(ctx, sb.ID)
-	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || sb.Record.Checkpoint.ID != has.Checkpoint) {
+	if errdef.Is(err, errdef.NotFound) || err == nil && (sb.Record.Checkpoint == nil || !store.Covers(has.Checkpoint, store.CopyOf(*sb.Record.Checkpoint))) {
 		return nil, has, store.ErrNotReplicated(sb.ID)
 	}
 	if err != nil {

@@ -89,7 +89,7 @@ type Replicator struct {
 type sandbox struct {
 	id      string
 	kind    string // for the log: "sandbox" or "snapshot"
-	wanted  string // the checkpoint of which there is to be a copy; "" if it has not slept
+	wanted  string // the checkpoint of which there is to be a copy, as store.CopyOf has it; "" if it has not slept
 	told    int    // how often that was said
 	since   time.Time
 	rests   bool // there is nothing to copy until it sleeps again
@@ -166,8 +166,8 @@ func copyOf(x store.Replica) replica.Copy {
 	return replica.Copy{Index: x.Index, Key: x.EncryptionKey}
 }
 
-// Slept says that a sandbox sleeps with a checkpoint now: it is copied, unless it has its
-// copy.
+// Slept says that a sandbox sleeps with a checkpoint now, as store.CopyOf has it: it is copied, unless
+// it has its copy.
 func (r *Replicator) Slept(id, checkpoint string) { want(r, id, ofSandbox, checkpoint) }
 
 // want says that a checkpoint is to have its copy, if anything is copied.
@@ -376,7 +376,7 @@ func (r *Replicator) sandbox(id, kind string) *sandbox {
 
 // has reports whether a checkpoint has its copy.
 func (s *sandbox) has(checkpoint string) bool {
-	return s.replica != nil && s.replica.Checkpoint == checkpoint && checkpoint != ""
+	return s.replica != nil && store.Covers(s.replica.Checkpoint, checkpoint)
 }
 
 // settle notes that a sandbox has its copy.

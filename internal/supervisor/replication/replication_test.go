@@ -38,6 +38,8 @@ type world struct {
 	stop func() // ends Run, and waits for it
 	self string // id of the server; "" for one without a marker
 	log  bytes.Buffer
+	// stood is for how long the machine stood still: clocks show it, and no timer has run.
+	stood atomic.Int64
 
 	mu       sync.Mutex
 	blobs    map[string]blob
@@ -90,7 +92,8 @@ func begin(t *testing.T) *world {
 func (w *world) start() {
 	w.t.Helper()
 	var err error
-	w.Replicator, err = New(w.t.Context(), Options{Blobs: (*bucket)(w), Prefix: "sandboxes", Server: w.self, Store: (*database)(w), Export: w.export, Log: slog.New(slog.NewTextHandler(&w.log, nil))})
+	w.Replicator, err = New(w.t.Context(), Options{Blobs: (*bucket)(w), Prefix: "sandboxes", Server: w.self, Store: (*database)(w), Export: w.export, Log: slog.New(slog.NewTextHandler(&w.log, nil)),
+		Now: func() time.Time { return time.Now().Add(time.Duration(w.stood.Load())) }})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -804,6 +807,26 @@ func TestAnUploadIsCommittedInTime(t *testing.T) {
 		}
 		up.Store(true)
 		w.drained()
+		w.wantCopy("i0", "c1", "a\n")
+	})
+}
+
+// TestAnUploadWhileTheMachineStandsStill: what was sent before may have been swept meanwhile.
+func TestAnUploadWhileTheMachineStandsStill(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		w.sleeper("i0").during = func(io.Writer) error {
+			if w.stood.Swap(int64(Grace)) == 0 {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				clear(w.blobs)
+			}
+			return nil
+		}
+		w.sleep("i0", "c1", "a\n")
+		w.drained()
+		if w.exported() != 2 {
+			t.Errorf("%d exports", w.exported())
+		}
 		w.wantCopy("i0", "c1", "a\n")
 	})
 }

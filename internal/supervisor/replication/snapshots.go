@@ -11,7 +11,7 @@ type Snapshots struct{ *Replicator }
 func (r Snapshots) Keep(snap store.Snapshot) {
 	step := snap.Config.Build != "" && snap.Name == ""
 	if !step && !snap.Passing && !snap.Undo {
-		want(r.Replicator, snap.ID, ofSnapshot, snap.Checkpoint.ID)
+		want(r.Replicator, snap.ID, ofSnapshot, store.CopyOf(snap.Checkpoint))
 	}
 }
 
@@ -20,7 +20,7 @@ func (r Snapshots) Describe(snap store.Snapshot) store.Snapshot {
 	snap.Durability = ""
 	if r.o.Blobs != nil {
 		snap.Durability = store.Local
-		if r.State(snap.ID, snap.Checkpoint.ID).Complete {
+		if r.State(snap.ID, store.CopyOf(snap.Checkpoint)).Complete {
 			snap.Durability = store.Replicated
 		}
 	}

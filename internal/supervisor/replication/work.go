@@ -133,7 +133,7 @@ func (r *Replicator) next(ctx context.Context) (*job, time.Duration) {
 	}
 	j := &job{s: best, told: best.told, base: best.replica, whole: best.whole, probe: r.down > 0, began: now}
 	limit := Grace / 2
-	if m := best.made; m != nil && (m.told == best.told || m.replica.Checkpoint == best.wanted) && now.Before(m.began.Add(limit)) {
+	if m := best.made; m != nil && (m.told == best.told || store.Covers(m.replica.Checkpoint, best.wanted)) && now.Before(m.began.Add(limit)) {
 		j.made, limit = m, m.began.Add(limit).Sub(now)
 	}
 	best.made = nil
@@ -190,6 +190,9 @@ func (r *Replicator) attempt(j *job) result {
 			return res
 		}
 	}
+	if r.o.Now().Sub(m.began) > Grace/2 { // the machine stood still, and what was sent may have been swept
+		return result{err: fmt.Errorf("copy of %s %s: %w", j.s.kind, j.s.id, context.DeadlineExceeded)}
+	}
 	before, err := r.o.Store.PutReplica(j.ctx, m.replica)
 	if err != nil {
 		err = fmt.Errorf("commit copy of %s %s: %w", j.s.kind, j.s.id, err)
@@ -220,7 +223,7 @@ func (r *Replicator) upload(j *job) result {
 		return result{err: err, rests: rests}
 	}
 	defer x.Release()
-	if j.base != nil && j.base.Checkpoint == x.Checkpoint {
+	if j.base != nil && store.Covers(j.base.Checkpoint, x.Checkpoint) {
 		return result{}
 	}
 	ctx, cancel := context.WithCancel(j.ctx)
@@ -234,7 +237,7 @@ func (r *Replicator) upload(j *job) result {
 		case <-ctx.Done():
 		}
 	})
-	m.began = r.o.Now()
+	m.began = r.o.Now().Round(0) // by the wall clock: the other stands still with the machine
 	to := &noting{Store: r.o.Blobs}
 	is, index, sent, err := replica.Write(ctx, to, r.o.Prefix+"/"+j.s.id, m.base, x.Write)
 	r.sent.Add(float64(sent))

@@ -85,7 +85,7 @@ func (t *Taker) has(ctx context.Context, made ...store.Remade) (bool, error) {
 // arriveSnapshots makes snapshots known that were taken, with their copies.
 func (t *Taker) arriveSnapshots(made []store.Remade, copies []store.Replica) {
 	for i, replica := range copies {
-		replica.Checkpoint = made[i].Made.ID
+		replica.Checkpoint = store.CopyOf(made[i].Made)
 		t.o.Replicas.Taken(replica)
 	}
 	t.o.Removals.Insist(func() error { return t.o.Shelf().RefreshSnapshots(context.WithoutCancel(t.ctx)) },

@@ -231,7 +231,7 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	if err != nil {
 		return err
 	}
-	replica.Checkpoint, replica.Offered = a.Checkpoint.ID, ""
+	replica.Checkpoint, replica.Offered = store.CopyOf(a.Checkpoint), ""
 	t.o.Replicas.Taken(replica) // before anybody can wake it
 	if late.is {
 		begin(t, a.Checkpoint.ID, late.from)
