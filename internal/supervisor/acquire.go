@@ -25,16 +25,21 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 	}
 	var lease *Lease
 	var w *waiter
-	lapsed := s.tenure.Check() != nil
-	if !lapsed {
-		lease, w, err = b.tryAcquire(access)
-		if w == nil && (err != nil || lease.Ready == nil) {
-			return lease, err
+	if s.tenure.Check() == nil {
+		if lease, w, err = b.tryAcquire(access); err != nil {
+			return nil, err
+		}
+		if lease != nil && s.tenure.Check() != nil { // it has lapsed meanwhile: perhaps nobody ends this one
+			lease.Release()
+			lease = nil
+		}
+		if lease != nil && lease.Ready == nil {
+			return lease, nil
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.WakeTimeout)
 	defer cancel()
-	if lapsed {
+	if lease == nil && w == nil {
 		if err := s.tenure.Wait(ctx); err != nil {
 			return nil, err
 		}
@@ -46,10 +51,10 @@ func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Le
 		if lease, err = awaitLease(ctx, b, w); err != nil {
 			return nil, err
 		}
-		if err := s.tenure.Wait(ctx); err != nil { // it may have lapsed meanwhile
-			lease.Release()
-			return nil, err
-		}
+	}
+	if err := s.tenure.Wait(ctx); err != nil { // it may have lapsed meanwhile
+		lease.Release()
+		return nil, err
 	}
 	return lease.WhenReady(ctx)
 }
@@ -103,10 +108,9 @@ func (b *box) tryAcquire(access Access) (*Lease, *waiter, error) {
 func (b *box) retry(w *waiter) (lease *Lease, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if lease, w.lease = w.lease, nil; lease != nil {
-		return lease, nil
+	if lease, w.lease = w.lease, nil; lease == nil {
+		lease, w.ended, err = b.acquireLocked(w.access)
 	}
-	lease, w.ended, err = b.acquireLocked(w.access)
 	return lease, err
 }
 
@@ -139,9 +143,6 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) 
 	if b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
 		m.Op = ids.NewOp()
 	}
-	if why := b.disowned.Load(); why != nil {
-		return nil, nil, *why
-	}
 	res, err := b.applyLocked(lifecycle.AccessRequested{
 		Meta: m, Policy: b.sb.Config.WakePolicy(access.Port, access.Path), Probe: access.Probe, Draining: b.desk.Draining,
 		Boots: b.sb.Config.Boots(access.Port, access.Path),
@@ -149,10 +150,7 @@ func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	if res.Verdict == lifecycle.Applies && b.inst != nil {
-		return b.lease(access), nil, nil
-	}
-	if planted.In(planted.DroppedBarrier) && b.inst != nil {
+	if b.inst != nil && (res.Verdict == lifecycle.Applies || planted.In(planted.DroppedBarrier)) {
 		return b.lease(access), nil, nil
 	}
 	if b.sb.Record.Op == nil && !b.moves {

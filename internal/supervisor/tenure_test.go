@@ -123,6 +123,75 @@ func TestLapse(t *testing.T) {
 	})
 }
 
+// lapsing is a lease that is lapsed from the second time on that somebody asks for it.
+type lapsing struct {
+	asked  atomic.Int32
+	renews atomic.Bool
+}
+
+func (l *lapsing) Check() error {
+	if l.renews.Load() || l.asked.Add(1) == 1 {
+		return nil
+	}
+	return errdef.New(errdef.Unavailable, "lease_lapsed", "the lease has lapsed")
+}
+
+func (l *lapsing) Wait(ctx context.Context) error {
+	for l.Check() != nil {
+		select {
+		case <-ctx.Done():
+			return l.Check()
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return nil
+}
+
+func (l *lapsing) Fenced() <-chan struct{} { return nil }
+
+// TestLapseDuringAccess: an access that began before the lease has lapsed, and waited for its turn, is
+// not granted what nobody would end; be it that the record alone does not refuse it.
+func TestLapseDuringAccess(t *testing.T) {
+	w := newWorld(t)
+	l := &lapsing{}
+	l.renews.Store(true)
+	w.tune = func(o *Options) { o.Lease, o.WakeTimeout = l, 20*time.Millisecond }
+	taking, taken := make(chan struct{}), make(chan struct{})
+	snaps := true
+	w.meddle = func(_ context.Context, _ *server, at point, _ string) error {
+		if at == atCheckpoint && snaps {
+			snaps = false
+			close(taking)
+			<-taken
+		}
+		return nil
+	}
+	srv := w.mustOpen(t)
+	t.Cleanup(func() { w.end(t, srv) })
+	id := create(t, srv.s, CreateRequest{Settings: sleepy})
+	snapped := make(chan error, 1)
+	go func() {
+		_, err := srv.s.TakeSnapshot(t.Context(), id, SnapshotRequest{})
+		snapped <- err
+	}()
+	<-taking
+	l.renews.Store(false)
+	if lease, err := srv.s.Acquire(t.Context(), id, Access{Port: counterPort}); errdef.CodeOf(err) != "lease_lapsed" {
+		t.Errorf("granted %+v, %v", lease, err)
+	}
+	if l.asked.Load() < 2 {
+		t.Error("the lease had not lapsed meanwhile")
+	}
+	l.renews.Store(true)
+	close(taken)
+	if err := <-snapped; err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.s.Pause(t.Context(), id, PauseRequest{}); err != nil { // for which nothing is left to wait
+		t.Error(err)
+	}
+}
+
 // TestLapseDuringWake: a lease on a sandbox that wakes is granted only when the server's
 // own has been renewed.
 func TestLapseDuringWake(t *testing.T) {
