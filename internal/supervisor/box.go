@@ -120,6 +120,9 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
 		return lifecycle.Result{Record: b.sb.Record}, nil
 	}
+	if why := b.disowned.Load(); why != nil { // nothing of it will end here that could be waited for
+		return lifecycle.Result{Record: b.sb.Record}, *why
+	}
 	if b.moves && takeover.Waits(ev) {
 		return lifecycle.Result{Record: b.sb.Record, Verdict: lifecycle.Waits}, nil
 	}

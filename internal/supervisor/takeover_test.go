@@ -155,12 +155,21 @@ func TestTakeOver(t *testing.T) {
 	p.wantCount(t, p.two, id, 2, 2)
 
 	// The first knows nothing of it yet.
+	stale, err := p.one.box(id)
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, err = p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour})
 	wantElsewhere(t, "a wake where it was", err, id, "two")
 	wantGone(t, p.one, id)
 	if use := p.one.KeyUse("k"); use != (store.Use{}) {
 		t.Errorf("the key still uses %+v", use)
 	}
+	stale.mu.Lock()
+	stale.sb.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Resuming, Attempt: 1} // which will not end here
+	stale.mu.Unlock()
+	_, _, err = asked{stale}.Request(lifecycle.ConnectRequested{Meta: lifecycle.Meta{Op: "other"}, Timeout: time.Hour})
+	wantElsewhere(t, "a call that has found it before", err, id, "two")
 	if err := p.one.Renew(t, time.Hour); err != nil {
 		t.Fatal(err)
 	}
