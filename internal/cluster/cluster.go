@@ -91,6 +91,7 @@ type Cluster struct {
 	servers map[string]store.Server
 	asOf    time.Time // when servers was read
 	forgot  time.Time // when something has moved last: what was read before does not count
+	silent  time.Time // until then the store, which has not answered, is not asked for what was known
 }
 
 // holder is the server that has a sandbox.
@@ -103,6 +104,10 @@ const (
 	// holderLife is how long it counts who has a sandbox, and serversLife where servers are.
 	holderLife  = 5 * time.Second
 	serversLife = time.Second
+	// askWithin is how long the store may take to answer where an older answer is known, which then
+	// counts for silentLife. A database whose packets are lost says nothing for much longer. What is read
+	// on without being waited for is for readWithin.
+	askWithin, silentLife, readWithin = time.Second, time.Second, 15 * time.Second
 	// mostHolders bounds how many sandboxes are known.
 	mostHolders = 100_000
 	// mostLooks is how many ask the store at once, which has as many connections again for
@@ -175,12 +180,10 @@ func (c *Cluster) Stops(ctx context.Context, server string) bool {
 	if c.o.TakeOver == nil {
 		return false
 	}
-	select {
-	case c.looks <- struct{}{}: // who comes next has what this one reads
-		defer func() { <-c.looks }()
-	case <-ctx.Done():
+	if !c.look(ctx, true) {
 		return false
 	}
+	defer func() { <-c.looks }() // who comes next has what this one reads
 	all, err := c.all(ctx, server, leavingEvery)
 	srv, known := all[server]
 	return err == nil && known && !srv.Answers()
@@ -199,28 +202,64 @@ func (c *Cluster) owner(ctx context.Context, id string) (server string, err erro
 	}
 	c.mu.Lock()
 	last, known := c.holders[id]
+	silent := time.Now().Before(c.silent)
 	c.mu.Unlock()
-	if known && time.Since(last.asOf) < holderLife {
+	if known && (silent || time.Since(last.asOf) < holderLife) {
 		return last.server, nil
 	}
-	select {
-	case c.looks <- struct{}{}:
-		defer func() { <-c.looks }()
-	case <-ctx.Done():
-		return "", ctx.Err()
+	if !c.look(ctx, known) {
+		return last.server, ctx.Err()
 	}
 	began := time.Now()
-	sb, err := c.o.Store.Sandbox(ctx, id)
+	ask, cancel := bounded(ctx, known)
+	defer cancel()
+	sb, err := c.o.Store.Sandbox(ask, id)
+	<-c.looks
 	switch {
-	case errdef.Is(err, errdef.NotFound) || err == nil && sb.Owner == c.o.Store.Self():
+	case errdef.Is(err, errdef.NotFound):
 		return "", nil // it may have just been made here, or forgotten
+	case err == nil && sb.Owner == c.o.Store.Self():
+		if t := c.takes.of(id); t != nil { // committed, and not yet known here
+			return t.wait(ctx)
+		}
+		return "", nil
 	case err != nil && known:
+		c.noteSilence(ctx, ask)
 		return last.server, nil
 	case err != nil:
 		return "", err
 	}
 	c.note(id, sb.Owner, began)
 	return sb.Owner, nil
+}
+
+// look takes one of looks, unless ctx ends before, or the older answer that is known has to do.
+func (c *Cluster) look(ctx context.Context, known bool) bool {
+	ctx, cancel := bounded(ctx, known)
+	defer cancel()
+	select {
+	case c.looks <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// bounded returns a context for a question to the store, to which there may be an older answer.
+func bounded(ctx context.Context, known bool) (context.Context, context.CancelFunc) {
+	if !known {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, askWithin)
+}
+
+// noteSilence notes that the store has not answered a question within ctx in time, if so.
+func (c *Cluster) noteSilence(ctx, ask context.Context) {
+	if ask.Err() != nil && ctx.Err() == nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.silent = time.Now().Add(silentLife)
+	}
 }
 
 // note remembers the server that has a sandbox, or had it at a time.
@@ -241,7 +280,7 @@ func (c *Cluster) Forget(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	clear(c.holders)
-	c.asOf, c.forgot = time.Time{}, time.Now()
+	c.asOf, c.forgot, c.silent = time.Time{}, time.Now(), time.Time{}
 	return nil
 }
 
@@ -263,29 +302,62 @@ func (c *Cluster) server(ctx context.Context, id string) (store.Server, error) {
 // them. The result is not to be changed.
 func (c *Cluster) all(ctx context.Context, wanted string, life time.Duration) (map[string]store.Server, error) {
 	c.mu.Lock()
-	last, fresh := c.servers, time.Since(c.asOf) < life
+	last, fresh := c.servers, time.Since(c.asOf) < life || time.Now().Before(c.silent)
 	c.mu.Unlock()
-	if _, known := last[wanted]; known && fresh {
+	_, known := last[wanted]
+	if known && fresh {
 		return last, nil
 	}
+	if !known {
+		now, err := readServers(ctx, c)
+		if err != nil && last != nil {
+			return last, nil
+		}
+		return now, err
+	}
+	// A database that is slow may answer later than this waits: what it says counts then.
+	read := make(chan map[string]store.Server, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), readWithin)
+		defer cancel()
+		now, err := readServers(ctx, c)
+		if err != nil {
+			now = last
+		}
+		read <- now
+	}()
+	ask, cancel := bounded(ctx, known)
+	defer cancel()
+	select {
+	case now := <-read:
+		return now, nil
+	case <-ask.Done():
+		c.noteSilence(ctx, ask)
+		return last, nil
+	}
+}
+
+// readServers returns all servers, by their ids, and notes them.
+func readServers(ctx context.Context, c *Cluster) (map[string]store.Server, error) {
 	began := time.Now()
 	list, err := c.o.Store.Servers(ctx)
-	switch {
-	case err != nil && last != nil:
-		return last, nil
-	case err != nil:
+	if err != nil {
 		return nil, err
+	}
+	now := map[string]store.Server{}
+	for _, srv := range list {
+		now[srv.ID] = srv
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if began.Before(c.asOf) { // a later one was faster
+		return c.servers, nil
+	}
 	if !began.Before(c.forgot) {
 		c.asOf = began
 	}
-	c.servers = map[string]store.Server{}
-	for _, srv := range list {
-		c.servers[srv.ID] = srv
-	}
-	return c.servers, nil
+	c.servers = now
+	return now, nil
 }
 
 // Dial connects to the listener of another server. It implements edge.Peers. What the

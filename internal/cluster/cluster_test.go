@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -13,6 +14,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/lifecycle"
@@ -30,9 +33,11 @@ type records struct {
 	volumes map[string]bool // which of them have one
 	asked   atomic.Int64    // how often for a sandbox
 	fails   error
-	mu      sync.Mutex // guards fails and told where the room is told
+	silent  atomic.Bool // nothing is answered
+	mu      sync.Mutex  // guards fails and told where the room is told
 	told    []store.Room
 	now     func() []store.Server // in place of servers; nil for those
+	asks    func()                // called before a sandbox is read; nil for nothing
 	reading func()                // called while servers or sandboxes are read, after that; nil for nothing
 }
 
@@ -46,8 +51,24 @@ func (r *records) meanwhile() {
 
 func (r *records) Self() string { return r.self }
 
-func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
+// answer returns when something is answered.
+func (r *records) answer(ctx context.Context) error {
+	if !r.silent.Load() {
+		return nil
+	}
+	<-ctx.Done()
+	return errdef.New(errdef.Unavailable, "store_unavailable", "%w", ctx.Err())
+}
+
+func (r *records) Sandbox(ctx context.Context, id string) (store.Sandbox, error) {
 	r.asked.Add(1)
+	if err := r.answer(ctx); err != nil {
+		return store.Sandbox{}, err
+	}
+	if f := r.asks; f != nil {
+		r.asks = nil
+		f()
+	}
 	owner, ok := r.owners[id]
 	r.meanwhile()
 	switch {
@@ -66,7 +87,10 @@ func (r *records) Sandbox(_ context.Context, id string) (store.Sandbox, error) {
 	return sb, nil
 }
 
-func (r *records) Servers(context.Context) ([]store.Server, error) {
+func (r *records) Servers(ctx context.Context) ([]store.Server, error) {
+	if err := r.answer(ctx); err != nil {
+		return nil, err
+	}
 	if r.now != nil {
 		return r.now(), r.fails
 	}
@@ -214,5 +238,87 @@ func TestHolder(t *testing.T) {
 	}
 	if _, err := c.Dial(t.Context(), "srv_b", "h2"); err == nil || !strings.Contains(err.Error(), "down") {
 		t.Errorf("a connection without a database: %v", err)
+	}
+}
+
+// TestSilentStore: where the database says nothing, which is no error for long, requests for what was
+// known go on to whoever had it last.
+func TestSilentStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_b"}, servers: []store.Server{{ID: "srv_b", Left: time.Minute}}}
+		c := openTaking(t, r, func() error { return errors.New("nothing is to be taken over") })
+		holds := func() {
+			t.Helper()
+			began := time.Now()
+			if got, err := c.Holder(t.Context(), wanderer); got != "srv_b" || err != nil {
+				t.Errorf("Holder is %q, %v", got, err)
+			}
+			if took := time.Since(began); took > 3*askWithin {
+				t.Errorf("that took %s", took)
+			}
+		}
+		holds()
+		r.silent.Store(true)
+		for range 3 {
+			time.Sleep(2 * holderLife)
+			var all sync.WaitGroup
+			for range 10 * mostLooks {
+				all.Go(holds)
+			}
+			all.Go(func() {
+				if c.Stops(t.Context(), "srv_b") {
+					t.Error("it stops")
+				}
+			})
+			all.Wait()
+			asked := r.asked.Load()
+			holds()
+			if r.asked.Load() != asked {
+				t.Error("it is asked for again at once")
+			}
+		}
+		r.silent.Store(false)
+		r.owners[wanderer] = "srv_c"
+		r.servers = append(r.servers, store.Server{ID: "srv_c", Left: time.Minute})
+		time.Sleep(holderLife)
+		if got, err := c.Holder(t.Context(), wanderer); got != "srv_c" || err != nil {
+			t.Errorf("then Holder is %q, %v", got, err)
+		}
+		time.Sleep(readWithin)
+	})
+}
+
+// TestHolderOfWhatArrives: what is committed to be here, and not yet known here, is waited for.
+func TestHolderOfWhatArrives(t *testing.T) { synctest.Test(t, testHolderOfWhatArrives) }
+
+func testHolderOfWhatArrives(t *testing.T) {
+	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_gone"}, servers: []store.Server{{ID: "srv_a", Left: time.Minute}, {ID: "srv_gone"}}}
+	committed, arrived := make(chan struct{}), make(chan struct{})
+	c := openTaking(t, r, func() error {
+		close(committed)
+		<-arrived
+		return nil
+	})
+	held := make(chan string, 1)
+	r.asks = func() { // another request has it taken over meanwhile
+		r.owners[wanderer] = "srv_a"
+		go func() {
+			server, err := c.takeOver(context.WithoutCancel(t.Context()), wanderer, "srv_gone")
+			held <- fmt.Sprint(server, err)
+		}()
+		<-committed
+	}
+	got := make(chan string, 1)
+	go func() {
+		server, err := c.Holder(t.Context(), wanderer)
+		got <- fmt.Sprint(server, err)
+	}()
+	synctest.Wait()
+	if len(got) != 0 {
+		t.Error("it is not waited for")
+	}
+	close(arrived)
+	if late := <-got; late != "<nil>" || <-held != "<nil>" {
+		t.Errorf("Holder is %s", late)
 	}
 }
