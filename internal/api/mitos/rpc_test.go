@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/apitest"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/testmode"
 )
@@ -205,6 +207,38 @@ func TestExec(t *testing.T) {
 	list, _ = messages(t, w.call("ExecStream", "a", framed(`{"command":"missing","args":["x"]}`)))
 	if said := list[0]["exit"].(map[string]any)["error"]; said != "no program missing" && !strings.Contains(fmt.Sprint(said), "no program") || strings.Contains(fmt.Sprint(said), "\n") {
 		t.Errorf("a command that was not started: %v", list)
+	}
+}
+
+// TestMovedBeforeAFrame: a call that answers in frames goes with its sandbox to another server, with all
+// that it has sent; what else keeps it out is told as it is.
+func TestMovedBeforeAFrame(t *testing.T) {
+	w := newWorld(t)
+	w.inhabit(&agent{run: func(_ context.Context, _ *processpb.StartRequest, send func(*processpb.ProcessEvent) error) error {
+		send(started(7))
+		return send(ended(0, ""))
+	}})
+	object(t, w.create(apitest.GoodKey, "a"), http.StatusOK)
+	others := &apitest.Others{}
+	w.HTTP = others.Before(w.HTTP)
+	sent := framed(`{"command":"x"}`)
+	if list, _ := messages(t, w.call("ExecStream", "a", sent)); len(list) != 1 || len(others.Got) != 0 {
+		t.Errorf("where it is here: %v, passed on %q", list, others.Got)
+	}
+	id, _ := w.in.Named(apitest.KeyID, "a")
+	if err := w.Fake.Pause(t.Context(), id, supervisor.PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	w.in.moved = errdef.New(errdef.Unavailable, "wake_queue_full", "many wait")
+	if rpcFails(t, w.call("ExecStream", "a", sent), http.StatusServiceUnavailable, "internal", "many wait"); len(others.Got) != 0 {
+		t.Errorf("where it does not get in, passed on %q", others.Got)
+	}
+	w.in.moved = store.ErrElsewhere("sandbox a", "srv_b")
+	for _, method := range []string{"ExecStream", "RunCodeStream", "ReadFile", "WriteFile"} {
+		others.Got = nil
+		if rec := w.call(method, "a", sent); rec.Code != http.StatusNoContent || !slices.Equal(others.Got, []string{"srv_b " + string(sent)}) {
+			t.Errorf("%s: %d %s, passed on %q", method, rec.Code, rec.Body, others.Got)
+		}
 	}
 }
 

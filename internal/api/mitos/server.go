@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/dialect"
 	"github.com/drowse-dev/drowse/internal/api/guest"
@@ -16,6 +17,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/audit"
 	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
 	"github.com/drowse-dev/drowse/internal/supervisor/preview"
@@ -136,16 +138,40 @@ func (s *server) answer(c *call) (dialect.Reply, error) {
 		return dialect.Reply{}, err
 	}
 	if c.route.stream != nil {
-		return dialect.Reply{Stream: func(http.ResponseWriter) { s.stream(c) }}, nil
+		err := s.enters(c)
+		if _, elsewhere := store.Elsewhere(err); elsewhere {
+			return dialect.Reply{}, err
+		}
+		return dialect.Reply{Stream: func(http.ResponseWriter) { s.stream(c, err) }}, nil
 	}
 	answer, err := c.route.handle(s, c)
 	return dialect.Reply{Status: http.StatusOK, Body: answer, Holder: c.key.ID}, err
 }
 
-// stream runs a call that answers in frames. Its errors are in the last one.
-func (s *server) stream(c *call) {
+// enters returns why a call that answers in frames does not get into its sandbox, where it may be
+// passed on to another server: once it has begun to read what it is sent, it could not be. A sandbox
+// that has no room here to wake, or is being moved, is gone by then.
+func (s *server) enters(c *call) error {
+	if c.route.kind != streams || !dialect.Forwards(c.ctx) {
+		return nil
+	}
+	if sb, err := s.Sandboxes.Find(c.ctx, c.id); err == nil && sb.Record.Situation() == lifecycle.Situation(lifecycle.Running) {
+		return nil // it gets in as it is
+	}
+	lease, err := s.Sandboxes.Acquire(c.ctx, c.id, supervisor.Access{Port: agentapi.Port, Actor: c.actor})
+	if err == nil {
+		lease.Release()
+	}
+	return err
+}
+
+// stream runs a call that answers in frames, unless err is why it cannot. Its errors are in the last one.
+func (s *server) stream(c *call, err error) {
 	defer dialect.Recover(c.fail)
-	if err := c.route.stream(s, c); err != nil {
+	if err == nil {
+		err = c.route.stream(s, c)
+	}
+	if err != nil {
 		c.fail(err)
 	}
 }

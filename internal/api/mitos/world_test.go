@@ -1,6 +1,7 @@
 package mitos
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net/http"
@@ -22,6 +23,7 @@ type sandboxes struct {
 	*apitest.Snapshots
 	acquired []supervisor.Access
 	dial     *supervisor.Lease // nil where nobody answers
+	moved    error             // why nobody gets in; nil if that may be
 }
 
 // Named returns the sandbox that has a name, or that had it last.
@@ -38,8 +40,8 @@ func (s *sandboxes) Named(key, name string) (id string, ok bool) {
 func (s *sandboxes) Acquire(ctx context.Context, id string, a supervisor.Access) (*supervisor.Lease, error) {
 	sb, err := s.Get(ctx, id)
 	switch {
-	case err != nil:
-		return nil, err
+	case err != nil || s.moved != nil:
+		return nil, cmp.Or(s.moved, err)
 	case sb.Record.State == lifecycle.Paused:
 		return nil, errdef.New(errdef.WrongState, "not_resumable", "sandbox %s is paused", id)
 	case s.dial == nil:

@@ -15,7 +15,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/api/body"
 	"github.com/drowse-dev/drowse/internal/api/guest"
 	"github.com/drowse-dev/drowse/internal/api/httpapi"
+	"github.com/drowse-dev/drowse/internal/errdef"
 	"github.com/drowse-dev/drowse/internal/held"
+	"github.com/drowse-dev/drowse/internal/store"
 )
 
 // execTime is how long a piece of code may run while its caller waits.
@@ -90,27 +92,37 @@ func (s *server) createContext(c *call) (reply, error) {
 	if err := s.open(c, g, made); err != nil {
 		return reply{}, err
 	}
+	if err := s.begin(c, g, made); err != nil {
+		if _, elsewhere := store.Elsewhere(err); elsewhere || errdef.CodeOf(err) == "sandbox_not_found" { // the call as a whole would make another
+			err = fail(http.StatusServiceUnavailable, codeUnavailable, "context %s was made, and its sandbox has left this server before it was done: see what the context shows, and send its input there if that is nothing", made.id)
+		}
+		return reply{}, err
+	}
 	wait, _ := said[bool](c.words, "wait_until_done")
-	if input, _ := said[string](c.words, "repl.input"); input != "" {
-		if wait {
-			if _, err := s.contexts.evaluate(c.r.Context(), g, made, input, evaluation{lines: c.waiting}); err != nil {
-				return reply{}, err
-			}
-		} else if err := s.contexts.feed(g, made, c.key.ID, input); err != nil {
-			return reply{}, err
-		}
-	}
-	if wait && made.kind == cmd {
-		if err := made.await(c.r.Context()); err != nil {
-			return reply{}, err
-		}
-	}
 	if wait {
 		if err := c.hold(made.out); err != nil {
 			return reply{}, err
 		}
 	}
 	return reply{Status: http.StatusCreated, Body: viewContext(made, wait)}, nil
+}
+
+// begin gives a new context its first input, and waits until it is done, if that is asked for.
+func (s *server) begin(c *call, g guest.Guest, made *codeContext) error {
+	wait, _ := said[bool](c.words, "wait_until_done")
+	if input, _ := said[string](c.words, "repl.input"); input != "" {
+		if wait {
+			if _, err := s.contexts.evaluate(c.r.Context(), g, made, input, evaluation{lines: c.waiting}); err != nil {
+				return err
+			}
+		} else if err := s.contexts.feed(g, made, c.key.ID, input); err != nil {
+			return err
+		}
+	}
+	if wait && made.kind == cmd {
+		return made.await(c.r.Context())
+	}
+	return nil
 }
 
 // hold takes room for an answer with output.

@@ -160,6 +160,41 @@ func TestREPL(t *testing.T) {
 	}
 }
 
+// TestMovedWithANewContext: a create whose sandbox goes to another server goes there too, or has made the
+// context and says so; never both.
+func TestMovedWithANewContext(t *testing.T) {
+	w := newWorld(t)
+	id := w.claim("")
+	others := &apitest.Others{}
+	w.HTTP = others.Before(w.HTTP)
+	at, body := all+"/"+id+"/contexts", `{"repl":{"alias":"python","input":"first"},"wait_until_done":true}`
+	passed, made := 0, 0
+	for n := 1; n < 20; n++ {
+		before := len(w.contexts(id))
+		others.Got = nil
+		w.inside.leaveAfter(n)
+		a := w.Do("POST", at, body)
+		w.inside.leaveAfter(0)
+		is := len(w.contexts(id)) - before
+		if a.Status == http.StatusCreated {
+			break
+		}
+		switch len(others.Got) {
+		case 0:
+			fails(a, http.StatusServiceUnavailable, "unavailable", "has left this server")
+			made++
+		case 1:
+			passed++
+		}
+		if is+len(others.Got) != 1 {
+			t.Errorf("after %d accesses: %d, passed on %q, %d contexts are made", n-1, a.Status, others.Got, is)
+		}
+	}
+	if passed == 0 || made == 0 {
+		t.Errorf("%d were passed on, and %d had made theirs", passed, made)
+	}
+}
+
 // TestInputsOfAREPLAreBounded: what waits is refused past a number, and a signal
 // interrupts all.
 func TestInputsOfAREPLAreBounded(t *testing.T) {

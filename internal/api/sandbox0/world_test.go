@@ -124,6 +124,7 @@ type inside struct {
 	mu   sync.Mutex
 	cuts map[string]chan struct{}
 	open int
+	left int // accesses until all sandboxes have gone to another server; 0 for never
 }
 
 func newInside(t *testing.T, f *apitest.Fake) *inside {
@@ -160,6 +161,10 @@ func (in *inside) Acquire(ctx context.Context, id string, access supervisor.Acce
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if in.left == 1 {
+		return nil, store.ErrElsewhere("sandbox "+id, "srv_b")
+	}
+	in.left = max(in.left-1, 0)
 	if in.cuts[id] == nil {
 		in.cuts[id] = make(chan struct{})
 	}
@@ -182,6 +187,13 @@ func (in *inside) Acquire(ctx context.Context, id string, access supervisor.Acce
 			return nil, syscall.ECONNREFUSED
 		},
 	}, nil
+}
+
+// leaveAfter has all sandboxes go to another server before the n-th access from now; never if n is 0.
+func (in *inside) leaveAfter(n int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.left = n
 }
 
 // Pause cuts all that is open.
