@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 	"github.com/drowse-dev/drowse/internal/supervisor/snapshots"
@@ -113,6 +114,8 @@ func (c *Cluster) carryOut(ctx context.Context, t *take, id, from string) {
 	switch {
 	case err == nil:
 	case c.taken(ctx, t, id, from):
+	case lifecycle.Ended(err): // nobody needs to have it
+		t.err = err
 	case elsewhere && alive(ctx, c.o.Store, from): // it is back
 		t.server = from
 		_ = c.Forget(ctx)

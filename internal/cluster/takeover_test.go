@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
 
@@ -280,6 +281,22 @@ func TestTakeOverOfTemplate(t *testing.T) {
 				time.Sleep(failAgain + time.Second)
 			})
 		})
+	}
+}
+
+// TestEndedOnAGoneServer: whoever asks for what has ended on a server that is gone is told so, and
+// nothing has failed.
+func TestEndedOnAGoneServer(t *testing.T) {
+	r := &records{self: "srv_a", owners: map[string]string{wanderer: "srv_gone"}, servers: []store.Server{{ID: "srv_gone"}}}
+	ended := lifecycle.Record{State: lifecycle.Terminated, Tombstone: &lifecycle.Tombstone{Reason: lifecycle.Killed, At: time.Unix(1, 0)}}
+	c := openTaking(t, r, ended.Over)
+	var log strings.Builder
+	c.o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	if got, err := c.Holder(t.Context(), wanderer); got != "" || !lifecycle.Ended(err) {
+		t.Errorf("Holder is %q, %v", got, err)
+	}
+	if log.Len() > 0 {
+		t.Errorf("it logs %s", &log)
 	}
 }
 

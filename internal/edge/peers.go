@@ -19,6 +19,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/edge/h1"
 	"github.com/drowse-dev/drowse/internal/errdef"
+	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor"
@@ -57,6 +58,8 @@ func (e *edge) elsewhere(ctx context.Context, r *request, t target, absent error
 		server, err = e.peers.Holder(ctx, t.id)
 	}
 	switch {
+	case lifecycle.Ended(err):
+		return gone(t.id, err)
 	case server != "" && r.hops >= MostHops:
 		return takenOver(t.id, server)
 	case errdef.CodeOf(err) == codeUnreachable:

@@ -714,6 +714,15 @@ func TestOtherServerIsDown(t *testing.T) {
 			}
 			p.link.err = errors.New("no database")
 			want("could not be had from another", "", false)
+			p.link.err = lifecycle.Record{State: lifecycle.Terminated, Tombstone: &lifecycle.Tombstone{Reason: lifecycle.Killed, At: time.Unix(0, 0)}}.Over()
+			resp, err := client.Do(request2(t, p.a, strings.NewReader("body")))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if a := wantJSON(t, resp, http.StatusBadGateway, "The sandbox was not found"); a.ErrorCode != "sandbox_terminated" || a.Reason != string(lifecycle.Killed) {
+				t.Errorf("it has ended on a server that is gone: %+v", a)
+			}
+			resp.Body.Close()
 			p.link.err = nil
 			go func() {
 				<-begun

@@ -139,7 +139,7 @@ func asleep(r lifecycle.Record) bool { return r.State == lifecycle.Paused && r.O
 func (r Replica) Offers(has Sandbox, checkpoint string) error {
 	switch cp := has.Record.Checkpoint; {
 	case has.Record.State == lifecycle.Terminated:
-		return ErrSandboxNotFound(has.ID)
+		return has.Record.Over()
 	case !asleep(has.Record) || cp == nil || cp.ID != checkpoint:
 		return ErrChanged(has.ID)
 	case !Covers(r.Checkpoint, CopyOf(*cp)):
@@ -158,10 +158,10 @@ func (r Replica) Takes(sb, has Sandbox, self string, over time.Duration) error {
 	switch {
 	case has.Owner == self:
 		return ErrChanged(sb.ID)
+	case has.Record.State == lifecycle.Terminated: // whoever has what is left of it
+		return has.Record.Over()
 	case has.Owner != sb.Owner, over < 0, over < LostAfter && !asleep:
 		return ErrElsewhere("sandbox "+sb.ID, has.Owner)
-	case has.Record.State == lifecycle.Terminated:
-		return ErrSandboxNotFound(sb.ID)
 	case has.Rev != sb.Rev:
 		return ErrChanged(sb.ID)
 	case sb.Record.State == lifecycle.Terminated: // nothing of it is needed

@@ -86,7 +86,8 @@ func (w *writer) wantLightKill() {
 	testmode.Eventually(w.t, "nothing left", func() bool {
 		layers, err := w.s.o.Layers.Layers()
 		images, ierr := w.s.o.Layers.Images()
-		return errors.Join(err, ierr) == nil && len(layers)+len(images) == 0
+		going, gerr := w.s.o.Layers.Unremoved() // what is being removed has no such name any more
+		return errors.Join(err, ierr, gerr) == nil && len(layers)+len(images)+len(going) == 0
 	})
 	w.wantNothingLeft()
 	if n, bytes := w.s.light.Total(); n != 0 || bytes != 0 {

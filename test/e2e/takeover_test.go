@@ -156,6 +156,18 @@ func TestTakeOver(t *testing.T) {
 	if _, err := owner.client.Get(ctx, g.sb.ID); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("it was killed: %v", err)
 	}
+	b.crash() // which had it
+	eventually(t, time.Minute, "the others say that it was killed", func() error {
+		_, err := rest.client.Resume(ctx, g.sb.ID, time.Hour)
+		if e, is := errors.AsType[*client.Error](err); !is || e.Code != "sandbox_terminated" {
+			return fmt.Errorf("a wake: %w", err)
+		}
+		if _, err := late.report(ctx); err == nil || !strings.Contains(err.Error(), "sandbox_terminated") {
+			return fmt.Errorf("an access: %w", err)
+		}
+		return nil
+	})
+	b.start()
 }
 
 // snapshotOf has a server take a snapshot of a guest, called point, with a file, and returns it

@@ -281,6 +281,9 @@ func testTakeRefused(t *testing.T, h harness) {
 	asItIs := func(*store.Sandbox) {}
 	before := all(t, two)
 	wantElsewhere(t, "while its lease lasts", take(two, "a", "one", asItIs), "one")
+	for _, id := range []string{"dying", "dead"} { // whoever has what is left
+		wantCode(t, take(two, id, "one", asItIs), "sandbox_terminated")
+	}
 	leave(t, one, time.Hour)
 	delete(before, "servers")
 	for _, c := range []struct {
@@ -302,8 +305,8 @@ func testTakeRefused(t *testing.T, h harness) {
 		{"with a replica of the files alone", "memory", "one", asItIs, "not_replicated"},
 		{"without a checkpoint", "fresh", "one", asItIs, "not_replicated"},
 		{"to be without a checkpoint", "a", "one", func(sb *store.Sandbox) { sb.Record.Checkpoint = nil }, "not_replicated"},
-		{"that is being killed", "dying", "one", asItIs, "sandbox_not_found"},
-		{"that has ended", "dead", "one", asItIs, "sandbox_not_found"},
+		{"that is being killed", "dying", "one", asItIs, "sandbox_terminated"},
+		{"that has ended", "dead", "one", asItIs, "sandbox_terminated"},
 		{"that is to run, for which its key has no room", "a", "one", func(sb *store.Sandbox) { sb.Record.State = lifecycle.Running }, "key_limit_reached"},
 	} {
 		err := take(two, c.id, c.owner, c.change)
@@ -398,7 +401,7 @@ func testOffer(t *testing.T, h harness) {
 	dying := latest(t, one, terminated("b"))
 	dying.Record.Op = &lifecycle.Operation{ID: "op", Phase: lifecycle.Killing, Attempt: 1}
 	commit(t, one, dying)
-	wantCode(t, one.Offer(t.Context(), "b", "cp", "two"), "sandbox_not_found")
+	wantCode(t, one.Offer(t.Context(), "b", "cp", "two"), "sandbox_terminated")
 }
 
 // testTakeEnded: what a server has that is gone is ended by another one, with a copy or without,

@@ -1,6 +1,7 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -135,7 +136,7 @@ func (t *Taker) handOver(ctx context.Context, gate Gate, id, to, actor string, t
 			return err
 		}
 		if sb.Record.Checkpoint == nil {
-			return store.ErrSandboxNotFound(id) // it has ended
+			return cmp.Or(sb.Record.Over(), store.ErrSandboxNotFound(id))
 		}
 		err = t.o.Store.Offer(ctx, id, sb.Record.Checkpoint.ID, to)
 		if err == nil {
