@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 	"sync"
 
@@ -80,13 +81,13 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 		return server, err
 	}
 	srv, err := c.server(r.Context(), server)
-	whole := segment == after || after == segment+"/lifecycle"
+	part := strings.TrimPrefix(after, segment)
 	switch {
 	case err == nil && srv.Answers():
 		return server, nil
-	case whole && (r.Method == http.MethodGet || r.Method == http.MethodHead): // what the sandbox is, which is stored
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && slices.Contains(storedParts, part):
 		return "", nil
-	case whole && r.Method == http.MethodDelete && err == nil && !srv.Alive(): // nothing of it is needed
+	case part == "" && r.Method == http.MethodDelete && err == nil && !srv.Alive(): // nothing of it is needed
 		return "", nil
 	}
 	if sb, err := c.o.Store.Sandbox(r.Context(), id); err == nil && !c.o.AdmitsTo(r, sb.Config.Key) {
@@ -94,6 +95,9 @@ func (c *Cluster) HolderOf(r *http.Request) (server string, err error) {
 	}
 	return c.Holder(r.Context(), id)
 }
+
+// storedParts are what the store knows of a sandbox, by the rest of a path.
+var storedParts = []string{"", "/lifecycle", "/events", "/snapshots"}
 
 // Forward has another server answer a request. Nothing was answered if it returns an error; if
 // that is edge.Unsent, the request's body is as it was.

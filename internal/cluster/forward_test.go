@@ -151,6 +151,10 @@ func TestHolderOf(t *testing.T) {
 		// What can be read is stored, and for an end nothing is needed; for the rest it is taken over by who has it.
 		{"GET", "/v1/sandboxes/" + id, true, true, 0, "", 0},
 		{"GET", "/v1/sandboxes/" + id + "/lifecycle", true, true, 0, "", 0},
+		{"GET", "/v1/sandboxes/" + id + "/events", true, true, 0, "", 0},
+		{"GET", "/v1/sandboxes/" + id + "/snapshots", true, true, 0, "", 0},
+		{"GET", "/v1/sandboxes/" + id + "/snapshots", true, true, 1, "srv_b", 0},
+		{"POST", "/v1/sandboxes/" + id + "/snapshots", true, true, 0, "", 1},
 		{"GET", "/v1/sandboxes/" + id + "/log", true, true, 0, "", 1},
 		{"DELETE", "/v1/sandboxes/" + id, true, true, 0, "", 0},
 		{"DELETE", "/v1/sandboxes/" + id + "/holds/h", true, true, 0, "", 1},

@@ -167,6 +167,9 @@ func TestTakeOver(t *testing.T) {
 		}
 		return nil
 	})
+	if events := eventsOf(ctx, t, rest.client, g.sb.ID); !strings.Contains(strings.Join(events, " "), "terminated") {
+		t.Errorf("its events are %v", events)
+	}
 	b.start()
 }
 
