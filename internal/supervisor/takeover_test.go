@@ -88,6 +88,18 @@ func (p *pair) wantCount(t *testing.T, s *Supervisor, id string, want, generatio
 	}
 }
 
+// asleep returns a sandbox that has counted to one on the first server, and sleeps there with a copy.
+func (p *pair) asleep(t *testing.T) (id string) {
+	t.Helper()
+	id = create(t, p.one, wakes)
+	p.wantCount(t, p.one, id, 1, 1)
+	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	copied(t, p.one)
+	return id
+}
+
 // leave has the lease of the first server be over for so long.
 func (p *pair) leave(t *testing.T, ago time.Duration) {
 	t.Helper()
@@ -127,12 +139,7 @@ var wakes = CreateRequest{Settings: lifecycle.Settings{Timeout: time.Hour, OnTim
 // before, and the one that had it gives it up.
 func TestTakeOver(t *testing.T) {
 	p := newPair(t, nil)
-	id := create(t, p.one, wakes)
-	p.wantCount(t, p.one, id, 1, 1)
-	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	copied(t, p.one)
+	id := p.asleep(t)
 	was := record(t, p.one, id)
 	wantElsewhere(t, "while the lease lasts", p.two.TakeOver(t.Context(), id), id, "one")
 	p.leave(t, 0)
@@ -214,12 +221,7 @@ func (s *Supervisor) Renew(t *testing.T, life time.Duration) error {
 // for a while, and goes on from its last checkpoint that was copied.
 func TestTakeOverOfARunner(t *testing.T) {
 	p := newPair(t, nil)
-	id, fresh := create(t, p.one, wakes), create(t, p.one, CreateRequest{Settings: sleepy})
-	p.wantCount(t, p.one, id, 1, 1)
-	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	copied(t, p.one)
+	id, fresh := p.asleep(t), create(t, p.one, CreateRequest{Settings: sleepy})
 	if _, err := p.one.Connect(t.Context(), id, WakeRequest{Timeout: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
@@ -313,12 +315,7 @@ func TestDurability(t *testing.T) {
 // of it is removed until it is.
 func TestTakeOverWithoutAnAnswer(t *testing.T) {
 	p := newPair(t, nil)
-	id := create(t, p.one, wakes)
-	p.wantCount(t, p.one, id, 1, 1)
-	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	copied(t, p.one)
+	id := p.asleep(t)
 	p.leave(t, 0)
 	lost := 0
 	p.after.Store(new(func() error {
@@ -437,12 +434,7 @@ func TestTakeOverAfterRefusal(t *testing.T) {
 			o.Store = &refusing{o.Store, refused, map[string]bool{}}
 		}
 	})
-	id := create(t, p.one, wakes)
-	p.wantCount(t, p.one, id, 1, 1)
-	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
-		t.Fatal(err)
-	}
-	copied(t, p.one)
+	id := p.asleep(t)
 	p.leave(t, 0)
 	wantElsewhere(t, "refused", p.two.TakeOver(t.Context(), id), id, "one")
 	if err := p.two.TakeOver(t.Context(), id); !store.IsChanged(err) {
@@ -459,11 +451,7 @@ func TestTakeOverAfterRefusal(t *testing.T) {
 // TestTakeOverOfMemoryAfterFiles: a copy of the files of a checkpoint is none of its memory.
 func TestTakeOverOfMemoryAfterFiles(t *testing.T) {
 	p := newPair(t, nil)
-	id := create(t, p.one, wakes)
-	p.wantCount(t, p.one, id, 1, 1)
-	if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
-		t.Fatal(err)
-	}
+	id := p.asleep(t)
 	snap, err := p.one.TakeSnapshot(t.Context(), id, SnapshotRequest{Key: "k", Name: "point"})
 	if err != nil {
 		t.Fatal(err)
