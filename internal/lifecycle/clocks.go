@@ -185,6 +185,17 @@ func (r Record) NextDeadline(a Activity) (Deadline, bool) {
 	return next, next.Clock != ""
 }
 
+// Overdue reports whether a clock has run out that an event would cancel, because it wakes what
+// sleeps: TimerFired comes before it then.
+func (r Record) Overdue(ev Event, now time.Time) bool {
+	switch ev.(type) {
+	case AccessRequested, ConnectRequested, ResumeRequested:
+		_, is := r.Due(Activity{}, now)
+		return is && r.State == Paused && r.Op == nil
+	}
+	return false
+}
+
 // Due returns the deadline of highest precedence that has come, and false if
 // none has. It is the one that TimerFired acts on.
 func (r Record) Due(a Activity, now time.Time) (Deadline, bool) {

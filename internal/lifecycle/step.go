@@ -826,7 +826,7 @@ func snapshotTimer(s *step, ev Event) {
 
 func snapshotFound(s *step, ev Event) {
 	if !ev.(ServerStarted).Alive {
-		s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
+		s.foundGone(ev.(ServerStarted))
 		return
 	}
 	s.endSnapshot("the server stopped during the snapshot")
@@ -998,7 +998,17 @@ func (s *step) lose(reason Reason, detail string, cause Cause) {
 }
 
 func runningFound(s *step, ev Event) {
-	if ev.(ServerStarted).Alive {
+	if !ev.(ServerStarted).Alive {
+		s.foundGone(ev.(ServerStarted))
+	}
+}
+
+// foundGone is lose for a runtime that a server does not find when it starts. If it was to be killed
+// by now, whatever has happened in it, that is its end.
+func (s *step) foundGone(e ServerStarted) {
+	set := s.rec.Settings
+	if set.RefreshOnActivity == NoRefresh && set.OnTimeout == Kill && !s.rec.EndAt.IsZero() && !s.now.Before(s.rec.EndAt) {
+		s.terminate(e.Op, Meta{Cause: CauseTimeout}, TimeoutExpired, "")
 		return
 	}
 	s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
@@ -1006,7 +1016,7 @@ func runningFound(s *step, ev Event) {
 
 func pausingFound(s *step, ev Event) {
 	if !ev.(ServerStarted).Alive {
-		s.lose(RuntimeLost, "its runtime was gone when the server started", CauseRecovery)
+		s.foundGone(ev.(ServerStarted))
 		return
 	}
 	op := s.rec.Op

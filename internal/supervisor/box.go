@@ -126,6 +126,11 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	if b.moves && takeover.Waits(ev) {
 		return lifecycle.Result{Record: b.sb.Record, Verdict: lifecycle.Waits}, nil
 	}
+	if b.sb.Record.Overdue(ev, ids.Now()) {
+		if res, err := b.applyLocked(lifecycle.TimerFired{Op: ids.NewOp()}); err != nil {
+			return res, err
+		}
+	}
 	res, err := lifecycle.Step(b.sb.Record, ev, ids.Now())
 	if err := b.s.tenure.Allows(b.sb.Record.Op, res.Record.Op); err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err

@@ -5,22 +5,18 @@ import (
 
 	"github.com/drowse-dev/drowse/internal/runtime"
 	"github.com/drowse-dev/drowse/internal/supervisor/greed"
-	"github.com/drowse-dev/drowse/internal/supervisor/quota"
 )
-
-// sharersOf returns among how many sandboxes the part of a key is divided.
-func (s *Supervisor) sharersOf(key string) int { return quota.Sharers(key, s.KeyUse(key).Running) }
 
 // share keeps the parts of sandboxes that run right, until the supervisor stops.
 func (s *Supervisor) share() {
-	s.resharing.Follow(s.ctx, s.sharersOf, func() { s.each((*box).takeShare) })
+	s.resharing.Follow(s.ctx, s.slots.Sharers, func() { s.each((*box).takeShare) })
 }
 
 // takeShare gives the runtime of a sandbox its part of the key's part.
 func (b *box) takeShare() {
 	b.mu.Lock()
 	inst, key, had := b.inst, b.sb.Config.Key, b.sharers
-	n := b.s.sharersOf(key)
+	n := b.s.slots.Sharers(key)
 	b.sharers = n
 	b.mu.Unlock()
 	sharer, ok := inst.(runtime.Sharer)
@@ -42,10 +38,9 @@ func (s *Supervisor) confine() {
 // confinable returns the runtimes that serve and can be made to step back.
 func confinable(s *Supervisor) (running []greed.Running) {
 	s.each(func(b *box) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if c, ok := b.inst.(runtime.Confiner); ok {
-			running = append(running, greed.Running{Key: b.sb.Config.Key, Runtime: c})
+		sb, inst := b.serving()
+		if c, ok := inst.(runtime.Confiner); ok {
+			running = append(running, greed.Running{Key: sb.Config.Key, Runtime: c})
 		}
 	})
 	return running

@@ -280,7 +280,7 @@ func (s *Supervisor) furnish() {
 	s.Board = services.New(s.ctx, s, s.guests, o.WakeQueue, func(id string) (runtime.Instance, func(lifecycle.Entry) error) { return servedBy(s, id) })
 	s.launcher = launch.New(launch.Options{
 		Driver: o.Driver, Layers: o.Layers, Templates: o.Templates, Checkpoints: s.checkpoints, Guests: s.guests,
-		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.sharersOf, Log: o.Log,
+		RunDir: o.RunDir, Mounts: s.mountsOf, Sharers: s.slots.Sharers, Log: o.Log,
 	})
 	s.merger = merging.New(o.Layers, func() error { return s.space.Check(space.Least) })
 	s.captures = capture.New(capture.Options{Layers: o.Layers, Checkpoints: s.checkpoints, Guests: s.guests, Space: s.space, Ledger: s.ledger, Log: o.Log})

@@ -111,6 +111,9 @@ func (s *Slots) Of(key string) store.Use {
 	return s.keys[key]
 }
 
+// Sharers returns among how many sandboxes the part of a key is divided now.
+func (s *Slots) Sharers(key string) int { return Sharers(key, s.Of(key).Running) }
+
 // Spare returns how many bytes of memory a key may have beside that of its sandboxes, if
 // so many MiB more are to run.
 func (s *Slots) Spare(key string, moreMiB int) int64 {
