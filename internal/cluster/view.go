@@ -272,7 +272,10 @@ func (v View) Create(ctx context.Context, req supervisor.CreateRequest) (store.S
 		sb, err = v.Supervisor.Create(ctx, req) // another server has just got it, or nobody has it
 	}
 	if other, is := v.made(ctx, err); is {
-		return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
+		if other.Record.Phase() != lifecycle.Creating || !lifecycle.Ended(v.Overdue(ctx, other)) {
+			return sb, store.ErrElsewhere("sandbox "+other.ID, other.Owner)
+		}
+		sb, err = v.Supervisor.Create(ctx, req) // nobody will go on with the other
 	}
 	switch errdef.CodeOf(err) {
 	case codeFull, "disk_full", "template_not_found":
@@ -371,8 +374,11 @@ func (v View) Kill(ctx context.Context, id, actor string) error {
 	if err == nil {
 		err = v.EndLost(ctx, id, actor)
 	}
-	if store.IsChanged(err) { // it has just been taken over here, or ended
-		return v.Supervisor.Kill(ctx, id, actor)
+	if store.IsChanged(err) { // it has just been taken over, or ended
+		killed := v.Supervisor.Kill(ctx, id, actor)
+		if _, moved := v.elsewhere(ctx, sb, id, killed); killed == nil || moved != nil {
+			return moved
+		}
 	}
 	if _, back := store.Elsewhere(err); back && sb.ID != "" {
 		return errGone(id, sb.Owner, "what runs there may do so still for a moment")

@@ -427,6 +427,7 @@ func assemble(ctx context.Context, o Options, on listeners, certificates shown, 
 			}
 		}))
 		closers.add(background(ctx, others.TellRoom))
+		closers.add(background(ctx, sup.WatchOverdue))
 	}
 	server = newServer(ctx, o, parts{sup, cluster.NewView(sup, st, others), others, publisher, hooks, builder, keys, sshKeys, world.Secrets, calls, room, st, hold}, certificates)
 	if others != nil {

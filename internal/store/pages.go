@@ -94,6 +94,9 @@ func Alive(r lifecycle.Record) bool {
 	return r.State == lifecycle.Running || r.State == lifecycle.Paused
 }
 
+// NotEnded is the Status of those, and of sandboxes that are being created.
+func NotEnded(r lifecycle.Record) bool { return r.State != lifecycle.Terminated }
+
 // Labels are keys and values that metadata must have.
 type Labels [][2]string
 
@@ -107,7 +110,8 @@ func (l Labels) Hold(metadata map[string]string) bool {
 
 // Selection is what a list asks for. Fields that are zero select all.
 type Selection struct {
-	Others      bool // only sandboxes of other servers
+	Others      bool   // only sandboxes of other servers
+	Owner       string // only those of this server
 	Key         string
 	Holds       string // the name that the sandbox has now; goes with Key
 	Name        string // the name that it has, or had when it ended; goes with Key
@@ -147,7 +151,8 @@ func (p Page) Count(status func(lifecycle.Record) bool) (n int) {
 func (q *Selection) selects(sb *Sandbox) bool {
 	c := &sb.Config
 	switch {
-	case q.Key != "" && q.Key != c.Key,
+	case q.Owner != "" && q.Owner != sb.Owner,
+		q.Key != "" && q.Key != c.Key,
 		q.Holds != "" && q.Holds != sb.named(),
 		q.Name != "" && q.Name != c.Name,
 		q.Idempotency != "" && (c.Idempotency == nil || c.Idempotency.Key != q.Idempotency || sb.Failed()),
@@ -287,6 +292,9 @@ const having = `replace(data, ?, '') <> data`
 func (q *Selection) where(self string) (c condition, exact bool) {
 	if q.Others {
 		c.and(`owner <> ?`, self)
+	}
+	if q.Owner != "" {
+		c.and(`owner = ?`, q.Owner)
 	}
 	if q.Key != "" {
 		c.and(`key = ?`, q.Key)

@@ -26,6 +26,7 @@ type pair struct {
 	blobs    *blobstest.Faulty
 	one, two *Supervisor
 	worlds   map[*Supervisor]*world
+	crash    func() // of the first
 	// after is called when the second has committed something: its error is the answer.
 	after atomic.Pointer[func() error]
 	full  atomic.Bool // the object storage takes nothing
@@ -53,6 +54,9 @@ func newPair(t *testing.T, tune func(*Options)) *pair {
 		srv := w.mustOpen(t)
 		t.Cleanup(func() { w.end(t, srv) })
 		p.worlds[srv.s] = w
+		if id == "one" {
+			p.crash = srv.crash
+		}
 		return srv.s
 	}
 	w := newWorldIn(t, t.TempDir())

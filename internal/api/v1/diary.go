@@ -143,7 +143,7 @@ func fleetUsage(s *server, c *call) (reply, error) {
 		return reply{}, body.Invalid("%q has %d ids; %d are allowed", sandboxParam, len(ids), maxPage).With("field", sandboxParam)
 	}
 	all, err := dialect.Sandboxes(c.r, s.Sandboxes.Page, c.key, store.Selection{
-		IDs: ids, Status: func(r lifecycle.Record) bool { return r.State != lifecycle.Terminated }, Order: store.Newest,
+		IDs: ids, Status: store.NotEnded, Order: store.Newest,
 	})
 	if err != nil {
 		return reply{}, err

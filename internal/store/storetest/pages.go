@@ -98,6 +98,9 @@ func testPages(t *testing.T, h harness) {
 		"started":          {StartedFrom: &start},
 		"started late":     {StartedFrom: &late},
 		"started ever":     {StartedFrom: &never},
+		"owner":            {Owner: "two"},
+		"owner and label":  {Owner: "one", Metadata: store.Labels{{"a", "b"}}},
+		"unknown owner":    {Owner: "three"},
 		"several":          {Key: "key-1", Metadata: store.Labels{{"a", "b"}}, Template: "tea", StartedFrom: &start},
 	} {
 		for what, status := range map[string]func(lifecycle.Record) bool{

@@ -64,6 +64,7 @@ type Taker struct {
 	leaves sync.Map        // ids of sandboxes of which something is still to be removed
 
 	stopping atomic.Bool // see StopMoves
+	*Ends
 }
 
 // Leaving notes that something is to be removed of a sandbox that another server has. Until
@@ -87,7 +88,11 @@ func (t *Taker) Leave(id string, remove func() error) {
 }
 
 // New returns the Taker of a supervisor that works until ctx ends.
-func New(ctx context.Context, o Options) *Taker { return &Taker{o: o, ctx: ctx} }
+func New(ctx context.Context, o Options) *Taker {
+	t := &Taker{o: o, ctx: ctx}
+	t.Ends = &Ends{t: t}
+	return t
+}
 
 // TakeOver makes a sandbox, a snapshot or a built template of another server, which is gone, this
 // server's, and returns when that is committed. A sandbox sleeps then. Until the commit, which
@@ -118,6 +123,9 @@ func (t *Taker) takeOver(ctx context.Context, id, actor string) error {
 
 func (t *Taker) takeAsleep(ctx context.Context, id string) error {
 	sb, err := t.o.Store.Sandbox(ctx, id)
+	if err == nil {
+		err = t.Overdue(ctx, sb)
+	}
 	if err == nil {
 		err = t.may(ctx, sb) // it is not fetched in vain
 	}
@@ -235,26 +243,6 @@ func (t *Taker) commit(a *moving.Arrival, sb store.Sandbox, replica store.Replic
 	t.o.Replicas.Taken(replica) // before anybody can wake it
 	if late.is {
 		begin(t, a.Checkpoint.ID, late.from)
-	}
-	t.arrive(next, sb.Record, res)
-	return nil
-}
-
-// EndLost ends a sandbox of another server that is gone. What that server has of it, it removes
-// when it is back.
-func (t *Taker) EndLost(ctx context.Context, id, actor string) error {
-	sb, err := t.o.Store.Sandbox(ctx, id)
-	if err != nil {
-		return err
-	}
-	res, err := lifecycle.Step(sb.Record, lifecycle.KillRequested{Meta: calls.By(ids.NewOp(), actor)}, ids.Now())
-	if err != nil || !res.Changed { // it is being killed
-		return err
-	}
-	next := sb
-	next.Record, next.Config = res.Record, sb.Config.Settled(res.Record)
-	if err := t.take(next, res.Entries, func(is store.Sandbox) bool { return is.Record.State == lifecycle.Terminated }); err != nil {
-		return err
 	}
 	t.arrive(next, sb.Record, res)
 	return nil
