@@ -26,7 +26,7 @@ import (
 // that comes back has it no more.
 func TestTakeOver(t *testing.T) {
 	t.Parallel()
-	ctx := deadline(t, 6*time.Minute)
+	ctx := deadline(t, 10*time.Minute)
 	copies := t.TempDir()
 	all := startCluster(t, 3, "--blobs", copies, "--durability", "replicated")
 	a, b, c := all[0], all[1], all[2]
@@ -156,7 +156,8 @@ func TestTakeOver(t *testing.T) {
 	if _, err := owner.client.Get(ctx, g.sb.ID); !errors.Is(err, client.ErrNotFound) {
 		t.Errorf("it was killed: %v", err)
 	}
-	b.crash() // which had it
+	old := b.startGuest(ctx, client.CreateOptions{MaxLifetime: 10 * time.Second})
+	b.crash() // which had both
 	eventually(t, time.Minute, "the others say that it was killed", func() error {
 		_, err := rest.client.Resume(ctx, g.sb.ID, time.Hour)
 		if e, is := errors.AsType[*client.Error](err); !is || e.Code != "sandbox_terminated" {
@@ -164,6 +165,13 @@ func TestTakeOver(t *testing.T) {
 		}
 		if _, err := late.report(ctx); err == nil || !strings.Contains(err.Error(), "sandbox_terminated") {
 			return fmt.Errorf("an access: %w", err)
+		}
+		return nil
+	})
+	eventually(t, 3*time.Minute, "what was to end there has ended", func() error {
+		sb, err := rest.client.Get(ctx, old.sb.ID)
+		if e, is := errors.AsType[*client.Error](err); !is || e.Code != "max_lifetime_exceeded" {
+			return fmt.Errorf("it is %s, %w", sb.State, err)
 		}
 		return nil
 	})
