@@ -9,7 +9,8 @@
 // with a start command has memory too, and its sandboxes wake instead of booting.
 //
 // A build that a server did not bring to its end has failed when that starts
-// again. Its sandbox is ended, and snapshots that no template has are removed.
+// again. Its sandbox is ended, and snapshots that no template has are removed. One
+// that ends while the store cannot write has ended when the store can again.
 // Templates and their builds are in the store; what builds said is known until the server stops.
 //
 // The package knows nothing of HTTP, and of sandboxes only what [Workshop] says.

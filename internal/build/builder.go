@@ -18,6 +18,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/ration"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/store/follow"
+	"github.com/drowse-dev/drowse/internal/supervisor/insist"
 )
 
 // DefaultTag is the tag of a name that is given none.
@@ -72,6 +73,8 @@ type Builder struct {
 	stop context.CancelFunc
 	work sync.WaitGroup
 
+	left *leftovers
+
 	naming sync.Mutex // held while a result gets a name
 
 	mu        sync.Mutex
@@ -95,6 +98,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 	}
 	b.again.Read = b.Refresh
 	b.ctx, b.stop = context.WithCancel(context.WithoutCancel(ctx))
+	b.left = &leftovers{yard: o.Yard, ctx: b.ctx, removals: insist.New(b.ctx, o.Log)}
 	if err := b.load(ctx); err != nil {
 		return nil, err
 	}
@@ -108,6 +112,7 @@ func Open(ctx context.Context, o Options) (*Builder, error) {
 func (b *Builder) Stop() {
 	b.stop()
 	b.work.Wait()
+	b.left.removals.Wait()
 }
 
 // sweep fails the builds that did not come to their end, and removes their sandboxes
@@ -128,11 +133,11 @@ func (b *Builder) sweep(ctx context.Context) error {
 		return fmt.Errorf("look for what builds have left: %w", err)
 	}
 	for _, id := range sandboxes {
-		b.end(ctx, id)
+		b.left.end(ctx, id)
 	}
 	for _, id := range snapshots {
 		if !needed[id] {
-			b.drop(ctx, id)
+			b.left.drop(ctx, id)
 		}
 	}
 	return nil
@@ -144,18 +149,6 @@ const stopped = "the server was stopped during the build: build again, and the s
 // failUnfinished fails the builds of a template that a server before did not finish,
 // and reports whether there were any.
 func failUnfinished(t *Template) (changed bool) { return t.FailUnfinished(stopped, now()) }
-
-func (b *Builder) end(ctx context.Context, sandbox string) {
-	if err := b.o.Yard.End(ctx, sandbox); err != nil {
-		b.o.Log.Error("sandbox of a build could not be ended", "sandbox", sandbox, "err", err)
-	}
-}
-
-func (b *Builder) drop(ctx context.Context, snapshot string) {
-	if err := b.o.Yard.Drop(ctx, snapshot); err != nil {
-		b.o.Log.Error("snapshot of a build could not be removed", "snapshot", snapshot, "err", err)
-	}
-}
 
 func now() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
 
@@ -439,6 +432,27 @@ func (b *Builder) change(id string, f func(*Template) error) (Template, error) {
 	})
 }
 
+// again is how long to wait before the store is asked again that has decided nothing.
+const again = time.Second
+
+// changeAtLast is change for what must not be lost: it tries again until the store has made the
+// change or refused it. It gives up when the server stops, with the last error.
+func (b *Builder) changeAtLast(id string, f func(*Template) error) (Template, error) {
+	for n := 1; ; n++ {
+		t, err := b.change(id, f)
+		_, elsewhere := store.Elsewhere(err)
+		if err == nil || elsewhere || errdef.Is(err, errdef.NotFound) || errdef.Is(err, errdef.Fenced) {
+			return t, err
+		}
+		if n == 1 { // the others say the same
+			b.o.Log.Warn("a template could not be stored, which is tried again", "template", id, "err", err)
+		}
+		if !insist.Sleep(b.ctx, again) {
+			return t, err
+		}
+	}
+}
+
 // Start begins a build of a template that waits. The first build is made where the snapshot is
 // that it begins with, wherever it was asked for: for a server that does not have that it is a
 // store.ErrElsewhere.
@@ -505,7 +519,7 @@ func (b *Builder) Delete(ctx context.Context, id string) error {
 	b.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	for id := range t.Snapshots() {
-		b.drop(ctx, id)
+		b.left.drop(ctx, id)
 	}
 	return b.files.forget(id)
 }
@@ -542,7 +556,7 @@ func (b *Builder) Untag(ctx context.Context, id string, tags []string) error {
 		return err
 	}
 	for _, id := range gone {
-		b.drop(context.WithoutCancel(ctx), id)
+		b.left.drop(context.WithoutCancel(ctx), id)
 	}
 	return nil
 }
@@ -580,7 +594,7 @@ func (b *Builder) retag(ctx context.Context, t Template, from Tag, tags []string
 	defer func() {
 		m.leave(context.WithoutCancel(ctx))
 		for _, id := range m.spare {
-			b.drop(context.WithoutCancel(ctx), id)
+			b.left.drop(context.WithoutCancel(ctx), id)
 		}
 	}()
 	if err := m.begin(ctx, Origin{Snapshot: from.Snapshot}, State{}); err != nil {

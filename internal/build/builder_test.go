@@ -679,7 +679,7 @@ func TestTakenOverDuringBuild(t *testing.T) {
 		}
 		id := w.start("tpl", recipe(run("one"), run("block")))
 		<-w.blocked
-		one, two := w.Builder.o.Store.(*memstore.Store), memstore.Open(w.data, memstore.Hooks{})
+		one, two := w.put.Store, memstore.Open(w.data, memstore.Hooks{})
 		if _, err := two.Claim(t.Context(), store.Server{ID: "two", Place: "two"}, time.Hour); err != nil {
 			t.Fatal(err)
 		}

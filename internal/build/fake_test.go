@@ -33,6 +33,8 @@ type shop struct {
 	failAt    int           // the call that fails; 0 for none
 	block     chan struct{} // what the command "block" waits for
 	blocked   chan struct{} // gets one for each that waits
+
+	ends, drops error // with which End and Drop fail, and nothing is done; nil for success
 }
 
 // bench is a sandbox.
@@ -241,6 +243,9 @@ func (s *shop) Keep(_ context.Context, id string, as Kept) (string, error) {
 func (s *shop) End(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.ends != nil {
+		return s.ends
+	}
 	delete(s.sandboxes, id)
 	s.now = len(s.sandboxes)
 	return nil
@@ -249,6 +254,9 @@ func (s *shop) End(_ context.Context, id string) error {
 func (s *shop) Drop(_ context.Context, id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.drops != nil {
+		return s.drops
+	}
 	delete(s.snapshots, id)
 	return nil
 }
@@ -292,6 +300,33 @@ type world struct {
 
 	fetching func() error // called before it reads one; nil for nothing
 	breaks   error        // with which such an upload ends; nil for its end
+
+	put *puts
+}
+
+// puts is a store whose PutTemplate can be replaced.
+type puts struct {
+	*memstore.Store
+	mu  sync.Mutex
+	how func(t Template, put func(Template) error) error // nil for as it is
+}
+
+func (p *puts) PutTemplate(ctx context.Context, t Template) error {
+	p.mu.Lock()
+	how := p.how
+	p.mu.Unlock()
+	put := func(t Template) error { return p.Store.PutTemplate(ctx, t) }
+	if how == nil {
+		return put(t)
+	}
+	return how(t, put)
+}
+
+// as says how templates are stored from now on; nil for as they are.
+func (p *puts) as(how func(t Template, put func(Template) error) error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.how = how
 }
 
 func newWorld(t *testing.T) *world {
@@ -310,6 +345,7 @@ func (w *world) open() {
 		}
 	}
 	w.shop.server = w.server
+	w.put = &puts{Store: st}
 	filesOf := func(_ context.Context, server, template, hash string) (io.ReadCloser, error) {
 		i := slices.IndexFunc(w.others, func(o *world) bool { return o.server == server })
 		if w.fetching != nil {
@@ -327,7 +363,7 @@ func (w *world) open() {
 		}{io.MultiReader(io.LimitReader(file, 1), iotest.ErrReader(w.breaks)), file}, nil
 	}
 	b, err := Open(w.Context(), Options{
-		Dir: w.dir, Store: st, Origins: w.shop, Workshop: w.shop, Yard: w.shop, FilesOf: filesOf, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
+		Dir: w.dir, Store: w.put, Origins: w.shop, Workshop: w.shop, Yard: w.shop, FilesOf: filesOf, Room: func() error { return nil }, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		w.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,10 +75,9 @@ func (m *making) inTurn(ctx context.Context) error {
 	if err != nil && m.b.ctx.Err() != nil {
 		err = errors.New(stopped)
 	}
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
-	defer cancel()
-	m.leave(leave)
-	m.settle(leave, err)
+	ctx = context.WithoutCancel(ctx)
+	m.leave(ctx)
+	m.settle(ctx, err)
 	return err
 }
 
@@ -267,9 +267,11 @@ func (m *making) rest(ctx context.Context) error {
 	if m.sandbox == "" {
 		return nil
 	}
-	err := m.b.o.Yard.End(ctx, m.sandbox)
+	if err := m.b.o.Yard.End(ctx, m.sandbox); err != nil {
+		return err // the build fails, and leave ends it
+	}
 	m.sandbox, m.awake = "", false
-	return err
+	return nil
 }
 
 // finalize makes the result: a sandbox with the state that the steps have led to,
@@ -408,18 +410,25 @@ func (m *making) nameAs(ctx context.Context, tag string) error {
 // leave puts away the sandbox.
 func (m *making) leave(ctx context.Context) {
 	if m.sandbox != "" {
-		m.b.end(ctx, m.sandbox)
+		ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+		defer cancel()
+		m.b.left.end(ctx, m.sandbox)
 		m.sandbox = ""
 	}
 }
 
 // settle notes how the build has ended, and what its steps have led to. What
 // earlier builds had led to is forgotten when this one is ready: its recipe is
-// the one that will be built again.
+// the one that will be built again. It returns when the store has the end of the build: nobody
+// else would note that, and a build that comes next must find what this one has left.
 func (m *making) settle(ctx context.Context, failed error) {
+	ended := now()
+	if failed != nil {
+		m.say(Error, "%s", failed.Error())
+	}
 	before := m.t.Snapshots()
-	t, err := m.change(func(t *Template) {
-		before = t.Snapshots()
+	t, err := m.b.changeAtLast(m.t.ID, func(t *Template) error {
+		maps.Copy(before, t.Snapshots()) // of each try: one whose answer is lost may have been stored
 		cache := slices.Clone(m.results)
 		if failed != nil {
 			for _, r := range t.Cache {
@@ -430,29 +439,35 @@ func (m *making) settle(ctx context.Context, failed error) {
 		}
 		t.Cache = bounded(cache)
 		x := t.Build(m.build.ID)
-		if x.Status, x.FinishedAt = Ready, now(); failed != nil {
-			x.Fail(m.step, failed.Error(), now())
-			m.say(Error, "%s", x.Reason.Text)
+		switch {
+		case x == nil: // its end is stored already, and it is too old to be remembered
+		case failed != nil:
+			x.Fail(m.step, failed.Error(), ended)
+		default:
+			x.Status, x.FinishedAt = Ready, ended
 		}
-		t.UpdatedAt = now()
+		t.UpdatedAt = ended
 		t.Builds = remembered(t.Builds)
+		return nil
 	})
-	_, elsewhere := store.Elsewhere(err) // another server has taken the template over, and has failed the build
-	if err != nil && !elsewhere && !errdef.Is(err, errdef.NotFound) {
-		m.b.o.Log.Error("the end of a build could not be stored", "template", m.t.Name, "build", m.build.ID, "err", err)
-		return // what it has made is swept when the server starts again
-	}
 	m.b.mu.Lock()
 	delete(m.b.cancels, m.build.ID)
 	m.b.forgetJournals()
 	m.b.mu.Unlock()
+	_, elsewhere := store.Elsewhere(err) // another server has taken the template over, and has failed the build
+	if err != nil && !elsewhere && !errdef.Is(err, errdef.NotFound) {
+		m.b.o.Log.Error("the end of a build could not be stored", "template", m.t.Name, "build", m.build.ID, "err", err)
+		return // the server stops: what the build has made is swept when it starts again
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaveWithin)
+	defer cancel()
 	needed := t.Snapshots()
 	for _, id := range m.spare {
 		before[id] = true
 	}
 	for id := range before {
 		if id != "" && !needed[id] {
-			m.b.drop(ctx, id)
+			m.b.left.drop(ctx, id)
 		}
 	}
 }
