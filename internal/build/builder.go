@@ -453,50 +453,6 @@ func (b *Builder) changeAtLast(id string, f func(*Template) error) (Template, er
 	}
 }
 
-// Start begins a build of a template that waits. The first build is made where the snapshot is
-// that it begins with, wherever it was asked for: for a server that does not have that it is a
-// store.ErrElsewhere.
-func (b *Builder) Start(ctx context.Context, template, id string, r Recipe) error {
-	if err := r.check(); err != nil {
-		return err
-	}
-	if err := (bringing{b, template, r}).bring(ctx); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(b.ctx) // it goes on when the caller has gone
-	t, err := b.change(template, func(t *Template) error {
-		x := t.Build(id)
-		switch {
-		case x == nil:
-			return buildNotFound(template, id)
-		case x.Status != Waiting:
-			return errdef.New(errdef.Invalid, "build_started", "build %s of template %s is %q already", id, t.Name, x.Status).
-				WithRemedy("ask for another build")
-		}
-		for _, s := range r.Steps {
-			if s.Kind == Copy && !b.files.has(template, s.Files) {
-				return errdef.New(errdef.Invalid, "build_files_missing", "the files of step COPY %.100q were not uploaded", s.Args[0]).
-					WithRemedy("upload them, then start the build")
-			}
-		}
-		x.Status = Building
-		b.cancels[id] = cancel
-		if b.journals[id] == nil { // another server was asked for the build
-			b.journals[id] = &journal{}
-		}
-		return nil
-	})
-	if err != nil {
-		cancel()
-		return err
-	}
-	b.work.Go(func() {
-		defer cancel()
-		b.run(ctx, t, id, r)
-	})
-	return nil
-}
-
 // Delete removes a template with all that was made for it. Sandboxes that started
 // from it go on.
 func (b *Builder) Delete(ctx context.Context, id string) error {

@@ -153,3 +153,95 @@ func TestServerStopsWhileTheDatabaseIsAway(t *testing.T) {
 		}
 	})
 }
+
+// TestStartWithoutAnAnswer: a start whose answer is lost is learned when the database is back. The
+// build runs once if it was stored, whenever that was, and else waits to be started again.
+func TestStartWithoutAnAnswer(t *testing.T) {
+	for name, c := range map[string]struct {
+		stored    bool                                              // at once
+		meanwhile func(w *world, id string, put func() error) error // while the database is away
+		again     string                                            // the code of a start after that
+		ran       []string
+	}{
+		"stored":     {true, nil, "build_started", []string{"one"}},
+		"not stored": {false, nil, "", []string{"again"}},
+		"stored later": {false, func(_ *world, _ string, put func() error) error {
+			return put()
+		}, "build_started", []string{"one"}},
+		"known from elsewhere": {true, func(w *world, _ string, _ func() error) error {
+			return w.Refresh(w.Context())
+		}, "build_started", []string{"one"}},
+		"deleted": {true, func(w *world, _ string, _ func() error) error {
+			return w.Delete(w.Context(), "tpl")
+		}, "template_not_found", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t)
+				tpl, b, err := w.Request(Request{Name: "tpl", Key: "k1"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var put func() error
+				w.put.as(func(t Template, as func(Template) error) error {
+					if put != nil {
+						return errAway
+					}
+					if put = func() error { return as(t) }; c.stored {
+						if err := put(); err != nil {
+							return err
+						}
+					}
+					return store.ErrUnlearned(errAway)
+				})
+				if err := w.Start("tpl", b.ID, recipe(run("one"))); !store.IsUnlearned(err) {
+					t.Fatalf("the start: %v", err)
+				}
+				synctest.Wait()
+				if c.meanwhile == nil {
+					w.put.as(nil) // it is back, and has not been asked yet
+					class(t, w.Start("tpl", b.ID, recipe(run("meanwhile"))), errdef.Unavailable, "store_unavailable")
+				} else if err := c.meanwhile(w, b.ID, put); err != nil {
+					t.Fatal(err)
+				}
+				w.put.as(nil)
+				time.Sleep(again)
+				synctest.Wait()
+				if err := w.Builder.Start(t.Context(), tpl.ID, b.ID, recipe(run("again"))); errdef.CodeOf(err) != c.again {
+					t.Errorf("a start after that: %v, want code %q", err, c.again)
+				}
+				if c.ran != nil {
+					if b := w.await("tpl", b.ID); b.Status != Ready {
+						t.Errorf("%s: %+v", b.Status, b.Reason)
+					}
+				}
+				w.none()
+				w.clean()
+				if got := w.commands(); !slices.Equal(got, c.ran) {
+					t.Errorf("ran %q, want %q", got, c.ran)
+				}
+			})
+		})
+	}
+}
+
+// TestStartThatFails: a start that is not stored leaves nothing of the build, which can be started
+// again.
+func TestStartThatFails(t *testing.T) {
+	w := newWorld(t)
+	_, b, err := w.Request(Request{Name: "tpl", Key: "k1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := away{templates: true}
+	gone.is(w, true)
+	class(t, w.Start("tpl", b.ID, recipe(run("one"))), errdef.Unavailable, "store_unavailable")
+	w.none()
+	gone.is(w, false)
+	if err := w.Start("tpl", b.ID, recipe(run("one"))); err != nil {
+		t.Fatal(err)
+	}
+	if b := w.await("tpl", b.ID); b.Status != Ready {
+		t.Errorf("%s: %+v", b.Status, b.Reason)
+	}
+}

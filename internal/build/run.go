@@ -451,7 +451,6 @@ func (m *making) settle(ctx context.Context, failed error) {
 		return nil
 	})
 	m.b.mu.Lock()
-	delete(m.b.cancels, m.build.ID)
 	m.b.forgetJournals()
 	m.b.mu.Unlock()
 	_, elsewhere := store.Elsewhere(err) // another server has taken the template over, and has failed the build
