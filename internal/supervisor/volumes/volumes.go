@@ -64,16 +64,18 @@ type Room struct {
 	o     Options
 	again follow.Again // see known
 
-	mu   sync.Mutex
-	byID map[string]store.Volume
-	disk map[string]*usage // of volumes that were measured
+	// mu is held while a volume is committed or deleted, and while the store is read again.
+	mu     sync.Mutex
+	byID   map[string]store.Volume
+	disk   map[string]*usage // of volumes that were measured
+	struck map[string]bool   // volumes whose deletion may have been committed
 
 	mostCounted int64 // names of a volume, by the survey
 }
 
 // Open returns the volumes that the store knows.
 func Open(ctx context.Context, o Options) (*Room, error) {
-	r := &Room{o: o, byID: map[string]store.Volume{}, disk: map[string]*usage{}, mostCounted: mostCounted}
+	r := &Room{o: o, byID: map[string]store.Volume{}, disk: map[string]*usage{}, struck: map[string]bool{}, mostCounted: mostCounted}
 	list, err := o.Store.Volumes(ctx)
 	for _, v := range list {
 		r.byID[v.ID] = v
@@ -83,24 +85,6 @@ func Open(ctx context.Context, o Options) (*Room, error) {
 	}
 	r.again.Read = r.RefreshVolumes
 	return r, err
-}
-
-// RefreshVolumes takes over which volumes other servers have. What this one has it alone
-// changes.
-func (r *Room) RefreshVolumes(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	list, err := r.o.Store.Volumes(ctx)
-	if err != nil {
-		return fmt.Errorf("read volumes again: %w", err)
-	}
-	maps.DeleteFunc(r.byID, func(_ string, v store.Volume) bool { return !r.owns(v) })
-	for _, v := range list {
-		if !r.owns(v) {
-			r.byID[v.ID] = v
-		}
-	}
-	return nil
 }
 
 // owns reports whether this server has the files of a volume.
@@ -177,7 +161,9 @@ func (r *Room) CreateVolume(ctx context.Context, name string, diskMiB int) (stor
 		err = r.o.Store.AddVolume(ctx, v)
 	}
 	if err != nil {
-		r.removeFiles(v.ID)
+		if !store.IsUnlearned(err) { // else RefreshVolumes finds the volume, should it be stored
+			r.removeFiles(v.ID)
+		}
 		return store.Volume{}, fmt.Errorf("create volume %s: %w", name, err)
 	}
 	r.byID[v.ID] = v
@@ -283,15 +269,24 @@ func (r *Room) strike(ctx context.Context, id string) (discarded string, err err
 	if err == nil {
 		err = r.o.Store.RemoveVolume(ctx, id)
 	}
-	if err != nil {
+	if store.IsUnlearned(err) {
+		r.struck[id] = true
+	}
+	if err != nil && !errdef.Is(err, errdef.NotFound) { // NotFound: a deletion before was committed
 		return "", fmt.Errorf("delete volume %s: %w", v.Name, err)
 	}
+	r.dropLocked(id)
+	return discarded, nil
+}
+
+// dropLocked forgets a volume. The caller holds mu.
+func (r *Room) dropLocked(id string) {
 	if d := r.disk[id]; d != nil && d.stop != nil {
 		d.stop()
 	}
 	delete(r.byID, id)
 	delete(r.disk, id)
-	return discarded, nil
+	delete(r.struck, id)
 }
 
 // recall puts the directory of a volume back that could not be deleted.
