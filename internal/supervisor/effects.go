@@ -377,8 +377,8 @@ func (b *box) forgotten() {
 
 // bury notes that nothing but the tombstone is left of a sandbox.
 func bury(b *box) {
-	if undo := b.s.Undo(b.id); undo != "" {
-		b.background(func(ctx context.Context) { b.s.RemoveUndo(ctx, undo) })
+	if b.s.Undo(b.id) != "" {
+		b.background(func(ctx context.Context) { b.s.EndUndo(ctx, b.id) })
 	}
 	b.s.EndServices(b.id)
 }

@@ -55,7 +55,7 @@ func TestOverdueElsewhere(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				p.crash()
+				p.servers[p.one].crash()
 				p.leave(t, 0)
 				end := func() {
 					t.Helper()
@@ -111,7 +111,7 @@ func TestOverdueCreate(t *testing.T) {
 		defer cancel()
 		go func() { _, _ = p.one.Create(ctx, underKey("a")) }()
 		<-begun
-		p.crash()
+		p.servers[p.one].crash()
 		p.leave(t, 0)
 		all, err := p.two.o.Store.Sandboxes(t.Context())
 		if err != nil || len(all) != 1 || all[0].Record.Phase() != lifecycle.Creating {

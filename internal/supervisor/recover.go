@@ -36,7 +36,7 @@ func (s *Supervisor) recover(ctx context.Context) error {
 	}
 	// What the records say is to be released goes first; the rest is swept.
 	s.work.Wait()
-	s.RemovePassing(ctx)
+	s.RemoveLeft(ctx, list)
 	return s.sweep(ctx)
 }
 

@@ -26,7 +26,7 @@ type pair struct {
 	blobs    *blobstest.Faulty
 	one, two *Supervisor
 	worlds   map[*Supervisor]*world
-	crash    func() // of the first
+	servers  map[*Supervisor]*server
 	// after is called when the second has committed something: its error is the answer.
 	after atomic.Pointer[func() error]
 	full  atomic.Bool // the object storage takes nothing
@@ -34,7 +34,7 @@ type pair struct {
 
 func newPair(t *testing.T, tune func(*Options)) *pair {
 	t.Helper()
-	p := &pair{blobs: blobstest.NewFake(), worlds: map[*Supervisor]*world{}}
+	p := &pair{blobs: blobstest.NewFake(), worlds: map[*Supervisor]*world{}, servers: map[*Supervisor]*server{}}
 	p.blobs.Fail = func(op, _ string) error {
 		if p.full.Load() && op == "put" {
 			return errors.New("the bucket is gone")
@@ -53,10 +53,7 @@ func newPair(t *testing.T, tune func(*Options)) *pair {
 		}
 		srv := w.mustOpen(t)
 		t.Cleanup(func() { w.end(t, srv) })
-		p.worlds[srv.s] = w
-		if id == "one" {
-			p.crash = srv.crash
-		}
+		p.worlds[srv.s], p.servers[srv.s] = w, srv
 		return srv.s
 	}
 	w := newWorldIn(t, t.TempDir())
@@ -113,6 +110,17 @@ func (p *pair) leave(t *testing.T, ago time.Duration) {
 	if err := p.one.o.Store.Renew(t.Context(), -ago); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// restart kills a server, and starts it again.
+func (p *pair) restart(t *testing.T, s *Supervisor) *Supervisor {
+	t.Helper()
+	w := p.worlds[s]
+	p.servers[s].crash()
+	srv := w.mustOpen(t)
+	t.Cleanup(func() { w.end(t, srv) })
+	p.worlds[srv.s], p.servers[srv.s] = w, srv
+	return srv.s
 }
 
 // copied waits until all that sleeps on a server is copied.
@@ -962,4 +970,85 @@ func TestTakeOverOfATemplate(t *testing.T) {
 	for _, snap := range []store.Snapshot{first, second, step} {
 		wantParts(t, p.one, snap.Checkpoint, false)
 	}
+}
+
+// undone has a sandbox of the first server go back to a snapshot, and returns it with the undo that
+// this leaves there.
+func (p *pair) undone(t *testing.T, req CreateRequest) (id string, undo store.Snapshot) {
+	t.Helper()
+	id = create(t, p.one, req)
+	p.wantCount(t, p.one, id, 1, 1)
+	snap := take(t, p.one, id, SnapshotRequest{Key: "k"})
+	p.wantCount(t, p.one, id, 2, 1)
+	undo, err := p.one.Snapshot("", restore(t, p.one, id, RestoreRequest{Snapshot: snap.ID}))
+	if err != nil || !undo.Undo {
+		t.Fatalf("the undo is %+v, %v", undo, err)
+	}
+	if err := p.one.RemoveSnapshot(t.Context(), snap.ID, "me"); err != nil {
+		t.Fatal(err)
+	}
+	return id, undo
+}
+
+// wantNoUndo holds that an undo is neither in the store nor on the first server.
+func (p *pair) wantNoUndo(t *testing.T, s *Supervisor, undo store.Snapshot) {
+	t.Helper()
+	testmode.Eventually(t, "the undo is gone", func() bool {
+		all, err := s.o.Store.Snapshots(t.Context())
+		return err == nil && len(all) == 0 && len(s.AllSnapshots()) == 0 && s.KeyUse("k") == store.Use{}
+	})
+	wantParts(t, s, undo.Checkpoint, false)
+}
+
+// TestUndoOfWhatHasGone: what a sandbox was before it went back to a snapshot goes with the sandbox
+// that moves, or is taken over, also where its server has not seen that happen.
+func TestUndoOfWhatHasGone(t *testing.T) {
+	t.Run("moved", func(t *testing.T) {
+		p := newPair(t, nil)
+		id, undo := p.undone(t, wakes)
+		if err := p.handOver(t, id); err != nil {
+			t.Fatal(err)
+		}
+		wantGone(t, p.one, id)
+		p.wantNoUndo(t, p.one, undo)
+		p.wantCount(t, p.two, id, 2, record(t, p.two, id).Generation)
+	})
+	takeOver := func(t *testing.T) (p *pair, id string, undo store.Snapshot) {
+		p = newPair(t, nil)
+		id, undo = p.undone(t, wakes)
+		if err := p.one.Pause(t.Context(), id, PauseRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		copied(t, p.one)
+		p.leave(t, 0)
+		if err := p.two.TakeOver(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		return p, id, undo
+	}
+	t.Run("taken over", func(t *testing.T) {
+		p, id, undo := takeOver(t)
+		if err := errors.Join(p.one.Renew(t, time.Hour), p.one.Disown(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		wantGone(t, p.one, id)
+		p.wantNoUndo(t, p.one, undo)
+	})
+	t.Run("taken over, and started again", func(t *testing.T) {
+		p, id, undo := takeOver(t)
+		one := p.restart(t, p.one)
+		if one.Knows(id) {
+			t.Error("it is still there")
+		}
+		p.wantNoUndo(t, one, undo)
+	})
+	t.Run("started again", func(t *testing.T) {
+		p := newPair(t, nil)
+		id, undo := p.undone(t, wakes)
+		one := p.restart(t, p.one)
+		if got := one.Undo(id); got != undo.ID {
+			t.Errorf("the undo is %q, want %q", got, undo.ID)
+		}
+		wantParts(t, one, undo.Checkpoint, true)
+	})
 }

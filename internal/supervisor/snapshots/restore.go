@@ -86,11 +86,22 @@ func (s *Shelf) Undo(sandbox string) string {
 	return snap.ID
 }
 
-// RemoveUndo removes one whose sandbox has ended.
-func (s *Shelf) RemoveUndo(ctx context.Context, id string) {
-	if err := s.RemoveSnapshot(ctx, id, ""); err != nil && !errdef.Is(err, errdef.NotFound) {
-		s.o.Log.Error("undo could not be removed", "snapshot", id, "err", err)
+// RemoveUndo removes that of a sandbox that has ended or is on another server now, if there is
+// one. It is idempotent.
+func RemoveUndo(ctx context.Context, s *Shelf, sandbox string) error {
+	id := s.Undo(sandbox)
+	if id == "" {
+		return nil
 	}
+	if err := s.RemoveSnapshot(ctx, id, ""); err != nil && !errdef.Is(err, errdef.NotFound) {
+		return err
+	}
+	return nil
+}
+
+// EndUndo is RemoveUndo of a sandbox that has ended, however often it takes.
+func (s *Shelf) EndUndo(ctx context.Context, sandbox string) {
+	s.o.Insist(func() error { return RemoveUndo(ctx, s, sandbox) }, "undo could not be removed", "sandbox", sandbox)
 }
 
 // Before returns the snapshot that is to keep what a sandbox is, if the event takes

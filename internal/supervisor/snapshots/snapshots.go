@@ -558,14 +558,16 @@ func (s *Shelf) toChange(id string) (snap store.Snapshot, release func(), err er
 	return snap, s.writing.Unlock, nil
 }
 
-// RemovePassing removes the snapshots that forks of a server before have left.
-func (s *Shelf) RemovePassing(ctx context.Context) {
+// RemoveLeft removes the snapshots that a server before has left and nobody can use: those of
+// its forks, and the undos of sandboxes that are not among those which this server has.
+func (s *Shelf) RemoveLeft(ctx context.Context, has []store.Sandbox) {
 	for _, snap := range s.OwnSnapshots() {
-		if !snap.Passing {
+		lost := snap.Undo && !slices.ContainsFunc(has, func(sb store.Sandbox) bool { return sb.ID == snap.Sandbox })
+		if !snap.Passing && !lost {
 			continue
 		}
-		if err := s.RemoveSnapshot(ctx, snap.ID, ""); err != nil {
-			s.o.Log.Error("snapshot of a fork could not be removed", "snapshot", snap.ID, "err", err)
+		if err := s.RemoveSnapshot(ctx, snap.ID, ""); err != nil && !errdef.Is(err, errdef.NotFound) {
+			s.o.Log.Error("snapshot that a server before has left could not be removed", "snapshot", snap.ID, "sandbox", snap.Sandbox, "err", err)
 		}
 	}
 }

@@ -76,10 +76,11 @@ func (t *Taker) leaving(id string) bool {
 	return leaves
 }
 
-// Leave removes what a server has of a sandbox that another has, however often it takes.
+// Leave removes what a server has of a sandbox that another has, however often it takes. The undo
+// goes with it: no other server can use that.
 func (t *Taker) Leave(id string, remove func() error) {
 	t.o.Removals.Insist(func() error {
-		err := remove()
+		err := cmp.Or(snapshots.RemoveUndo(t.ctx, t.o.Shelf(), id), remove())
 		if err == nil {
 			t.leaves.Delete(id)
 		}
