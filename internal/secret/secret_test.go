@@ -36,6 +36,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{dir: t.TempDir()}
 	w.reopen(t)
+	if err := w.st.AddKey(t.Context(), store.Key{ID: owner, Name: owner}); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = w.st.Close() })
 	return w
 }

@@ -145,6 +145,16 @@ func keyInside(ctx context.Context, tx *sql.Tx, id string) (Key, error) {
 	return found[0], nil
 }
 
+// needKey refuses what would belong to an API key that is not there: its calls may still be
+// under way when it is removed, here or by another server.
+func needKey(ctx context.Context, tx *sql.Tx, id string) error {
+	there, err := holds(ctx, tx, `SELECT 1 FROM keys WHERE id = ?`, id)
+	if err == nil && !there {
+		err = errKeyNotFound(id)
+	}
+	return err
+}
+
 // Keys implements [Store].
 func (s *SQL) Keys(ctx context.Context) ([]Key, error) {
 	keys, err := collect(ctx, s.reader, scanKey, selectKeys+` ORDER BY created_at, rowid`)

@@ -194,6 +194,9 @@ func TestStandbyIsMissed(t *testing.T) {
 // TestLongSSHKey: a key that is longer than an index of PostgreSQL takes is stored, once.
 func TestLongSSHKey(t *testing.T) {
 	s := connect(t, pgtest.Shared(t).NewDatabase(t))
+	if err := s.AddKey(t.Context(), store.Key{ID: "k", Name: "k", CreatedAt: at}); err != nil {
+		t.Fatal(err)
+	}
 	k := store.SSHKey{ID: "one", Key: "k", PublicKey: "ssh-rsa " + strings.Repeat("A", 15<<10)}
 	if err := s.AddSSHKey(t.Context(), k); err != nil {
 		t.Fatal(err)

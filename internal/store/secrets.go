@@ -76,6 +76,9 @@ func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {
 		return err
 	}
 	err = u.s.write(ctx, x.Key, func(ctx context.Context, tx *sql.Tx) error {
+		if err := needKey(ctx, tx, x.Key); err != nil {
+			return err
+		}
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO used_secrets (id, key, name, version, rule, sealed, created_at, updated_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`,

@@ -20,6 +20,9 @@ type SSHKey struct {
 // AddSSHKey implements [Store].
 func (s *SQL) AddSSHKey(ctx context.Context, k SSHKey) error {
 	err := s.write(ctx, k.Key, func(ctx context.Context, tx *sql.Tx) error {
+		if err := needKey(ctx, tx, k.Key); err != nil {
+			return err
+		}
 		result, err := tx.ExecContext(ctx, `
 			INSERT INTO ssh_keys (id, key, name, public_key, created_at) VALUES (?, ?, ?, ?, ?)
 			ON CONFLICT DO NOTHING`, k.ID, k.Key, k.Name, k.PublicKey, stamp(k.CreatedAt))

@@ -334,7 +334,7 @@ type Keys interface {
 // SSHKeys is the public keys of SSH clients.
 type SSHKeys interface {
 	// AddSSHKey stores a key; errdef.Exists if its API key has it, or its id is
-	// known.
+	// known, and errdef.NotFound if there is no such API key.
 	AddSSHKey(ctx context.Context, k SSHKey) error
 	// SSHKeys returns all of them, oldest first.
 	SSHKeys(ctx context.Context) ([]SSHKey, error)
@@ -345,7 +345,7 @@ type SSHKeys interface {
 // UsedSecrets is the secrets that sandboxes use.
 type UsedSecrets interface {
 	// PutSecret stores a new secret; errdef.Exists if its API key has one of its name,
-	// or its id is known.
+	// or its id is known, and errdef.NotFound if there is no such API key.
 	PutSecret(ctx context.Context, x Secret) error
 	// ChangeSecret changes the value and the rule of a secret as it is stored by then,
 	// whoever has changed it last, and returns what it has become. An error of change, which

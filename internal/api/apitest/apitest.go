@@ -5,6 +5,7 @@ package apitest
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io"
 	"maps"
@@ -81,6 +82,17 @@ func (Keyring) Current(id string) (store.Key, error) {
 		}
 	}
 	return store.Key{}, errdef.New(errdef.Unauthorized, "api_key_unknown", "unknown API key")
+}
+
+// AddTo stores the keys, for what belongs to them.
+func (Keyring) AddTo(ctx context.Context, st store.Store) error {
+	for text, key := range ring {
+		key.Name, key.Hash, key.CreatedAt = "the "+string(key.Role)+" key", sha256.Sum256([]byte(text)), Epoch
+		if err := st.AddKey(ctx, key); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Take lets every call through.

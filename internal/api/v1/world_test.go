@@ -38,6 +38,9 @@ func newWorld(t *testing.T, change ...func(*Options)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := (apitest.Keyring{}).AddTo(t.Context(), st); err != nil { // keys does not list these
+		t.Fatal(err)
+	}
 	sshKeys, err := auth.LoadSSHKeys(t.Context(), st, keys)
 	if err != nil {
 		t.Fatal(err)

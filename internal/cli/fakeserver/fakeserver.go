@@ -97,6 +97,9 @@ func New(key, dir string) *Server {
 	if s.keys, err = auth.Load(context.Background(), st); err != nil {
 		panic("internal error: " + err.Error())
 	}
+	if err := (apitest.Keyring{}).AddTo(context.Background(), st); err != nil { // s.keys does not list these
+		panic("internal error: " + err.Error())
+	}
 	if s.sshKeys, err = auth.LoadSSHKeys(context.Background(), st, s.keys); err != nil {
 		panic("internal error: " + err.Error())
 	}

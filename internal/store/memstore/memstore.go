@@ -552,6 +552,9 @@ func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
 		return err
 	}
 	defer s.d.mu.Unlock()
+	if _, err := s.d.key(k.Key); err != nil {
+		return err
+	}
 	known := func(x store.SSHKey) bool { return x.ID == k.ID || x.Key == k.Key && x.PublicKey == k.PublicKey }
 	if slices.ContainsFunc(s.d.sshKeys, known) {
 		return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")

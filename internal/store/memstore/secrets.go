@@ -18,6 +18,9 @@ func (u usedSecrets) PutSecret(_ context.Context, x store.Secret) error {
 		return err
 	}
 	defer u.w.d.mu.Unlock()
+	if _, err := u.w.d.key(x.Key); err != nil {
+		return err
+	}
 	if slices.ContainsFunc(u.w.d.used, func(has store.Secret) bool {
 		return has.ID == x.ID || has.Key == x.Key && has.Name == x.Name
 	}) {

@@ -752,6 +752,7 @@ func testSSHKeys(t *testing.T, h harness) {
 	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
 		t.Fatal(err)
 	}
+	wantCode(t, s.AddSSHKey(t.Context(), others), "key_not_found") // or it stays for ever
 	check(early, late)
 	if err := s.RemoveSSHKey(t.Context(), early.ID); err != nil {
 		t.Fatal(err)
@@ -827,6 +828,7 @@ func testUsedSecrets(t *testing.T, h harness) {
 	if err := s.RemoveKey(t.Context(), goes.ID); err != nil {
 		t.Fatal(err)
 	}
+	wantCode(t, s.PutSecret(t.Context(), others), "key_not_found") // or it stays for ever
 	check(early, late)
 	if err := s.RemoveSecret(t.Context(), early.ID); err != nil {
 		t.Fatal(err)
