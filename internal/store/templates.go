@@ -122,6 +122,20 @@ func (t *Template) Build(id string) *Build {
 	return nil
 }
 
+// Built reports whether a build is one of the template: it is remembered, or a tag has its
+// result.
+func (t *Template) Built(build string) bool {
+	if t.Build(build) != nil {
+		return true
+	}
+	for _, tag := range t.Tags {
+		if tag.Build == build {
+			return true
+		}
+	}
+	return false
+}
+
 // Snapshots returns the ids of all that the template needs.
 func (t *Template) Snapshots() map[string]bool {
 	needed := map[string]bool{}
@@ -259,7 +273,8 @@ func ErrNameOfTemplate(base string) error {
 
 // tagTemplate gives the result of a build to the template that it is named after, in
 // the commit that takes the name from the result before: whatever happens, the template
-// has one of the two.
+// has one of the two. A template of that name which does not know the build is another one,
+// made after that of the build was removed.
 func (b builtTemplates) tagTemplate(ctx context.Context, tx *sql.Tx, result Snapshot) error {
 	if result.Config.Build == "" || result.Name == "" {
 		return nil
@@ -277,7 +292,7 @@ func (b builtTemplates) tagTemplate(ctx context.Context, tx *sql.Tx, result Snap
 	if err == nil {
 		err = decode("template "+id, version, data, &t)
 	}
-	if err != nil {
+	if err != nil || !t.Built(result.Config.Build) {
 		return err
 	}
 	if err := b.s.own(ctx, tx, ownedTemplates, id); err != nil {

@@ -167,12 +167,15 @@ func (w *writer) tagTemplate(result store.Snapshot) error {
 		if result.Config.Build == "" || result.Name == "" || has.key != result.Key || has.name != store.BaseName(result.Name) {
 			continue
 		}
-		if err := w.own("template", id, has.owner); err != nil {
-			return err
-		}
 		t, err := decode[store.Template](has.data)
 		if err != nil {
 			return fmt.Errorf("read template %s: %w", id, err)
+		}
+		if !t.Built(result.Config.Build) { // another one, made after that of the build was removed
+			continue
+		}
+		if err := w.own("template", id, has.owner); err != nil {
+			return err
 		}
 		if has.data, err = encode(t.Tagged(result)); err != nil {
 			return fmt.Errorf("store template %s: %w", id, err)

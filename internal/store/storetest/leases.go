@@ -288,12 +288,14 @@ func furnish(t *testing.T, s store.Store) {
 	commit(t, s, terminated("gone"), entry(1))
 	commit(t, s, sandbox("source", 1))
 	addVolume(t, s, volume("v", epoch))
+	tea := built("t1", "key-1", "tea")
+	tea.Builds = []store.Build{{ID: "build", Status: store.BuildReady, CreatedAt: epoch}}
 	ctx := t.Context()
 	for _, err := range []error{
 		s.AddSSHKey(ctx, store.SSHKey{ID: "k1", Key: "key-1", PublicKey: "A", CreatedAt: epoch}),
 		s.PutSecret(ctx, store.Secret{ID: "x1", Key: "key-1", Name: "x", Sealed: []byte{1}, CreatedAt: epoch, UpdatedAt: epoch}),
 		s.CommitSnapshot(ctx, store.Snapshot{ID: "s1", Key: "key-1", Sandbox: "a", CreatedAt: epoch}, latest(t, s, sandbox("source", 1)), nil),
-		s.PutTemplate(ctx, built("t1", "key-1", "tea")),
+		s.PutTemplate(ctx, tea),
 		s.SetTemplateSettings(ctx, "key-1", "said", store.TemplateSettings{MemoryMiB: 1}, epoch),
 		s.PutWebhook(ctx, store.Webhook{ID: "w1", CreatedAt: epoch}),
 	} {

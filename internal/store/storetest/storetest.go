@@ -81,6 +81,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"OpenBuilds", testOpenBuilds},
 		{"TemplateOrSnapshot", testTemplateOrSnapshot},
 		{"Results", testResults},
+		{"LateResult", testLateResult},
 		{"TemplateSettings", testTemplateSettings},
 		{"TemplateSettingsWriters", testTemplateSettingsWriters},
 		{"CodeContexts", testContexts},

@@ -238,7 +238,10 @@ func testTemplateOrSnapshot(t *testing.T, h harness) {
 // that takes the name from the result before.
 func testResults(t *testing.T, h harness) {
 	s := h.open(t)
-	for _, x := range []store.Template{built("t", "k", "app"), built("other", "k2", "app")} {
+	app := built("t", "k", "app")
+	app.Builds = []store.Build{{ID: "of s1", Status: store.BuildRunning, CreatedAt: epoch}, {ID: "of s5", Status: store.BuildRunning, CreatedAt: epoch}}
+	app.Tags["old"] = store.Tag{Build: "of s2", Snapshot: "s0", At: epoch} // of a build that is not remembered
+	for _, x := range []store.Template{app, built("other", "k2", "app")} {
 		if err := s.PutTemplate(t.Context(), x); err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +259,7 @@ func testResults(t *testing.T, h harness) {
 	take(store.Snapshot{ID: "s4", Name: "gone", CreatedAt: utc(3)})
 	take(store.Snapshot{ID: "s5", Name: "app:v2", Replaces: "s2", CreatedAt: utc(4)})
 	wantClass(t, errdef.Exists, func() error { // nothing of one that is refused
-		snap := store.Snapshot{ID: "s6", Key: "k", Name: "app", CreatedAt: utc(5), Config: store.Config{Build: "b"}}
+		snap := store.Snapshot{ID: "s6", Key: "k", Name: "app", CreatedAt: utc(5), Config: store.Config{Build: "of s1"}}
 		return s.CommitSnapshot(t.Context(), snap, latest(t, s, sandbox("box", 1)), nil)
 	})
 	s = h.reopen(t, s)
@@ -264,6 +267,7 @@ func testResults(t *testing.T, h harness) {
 	want := map[string]store.Tag{
 		store.DefaultTag: {Build: "of s1", Snapshot: "s1", Memory: true, At: utc(1)},
 		"v2":             {Build: "of s5", Snapshot: "s5", At: utc(4)},
+		"old":            app.Tags["old"],
 	}
 	if i := slices.IndexFunc(all, func(x store.Template) bool { return x.ID == "t" }); !reflect.DeepEqual(all[i].Tags, want) || !all[i].UpdatedAt.Equal(utc(4)) || all[i].Rev != 4 {
 		t.Errorf("the template is %+v", all[i])
@@ -273,4 +277,30 @@ func testResults(t *testing.T, h harness) {
 	stale := built("t", "k", "app")
 	stale.Rev = 1
 	wantClass(t, errdef.Conflict, func() error { return s.PutTemplate(t.Context(), stale) })
+}
+
+// testLateResult: a build whose template was removed gives its result to no template that
+// has the name since, also not to one of another server.
+func testLateResult(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	for _, next := range []store.Store{one, two} {
+		first := built("t1 of "+next.Self(), "k", "app of "+next.Self())
+		first.Builds = []store.Build{{ID: "b1 of " + next.Self(), Status: store.BuildRunning, CreatedAt: epoch}}
+		second := built("t2 of "+next.Self(), "k", first.Name)
+		second.Builds = []store.Build{{ID: "b2 of " + next.Self(), Status: store.BuildRunning, CreatedAt: epoch}}
+		for _, err := range []error{
+			one.PutTemplate(t.Context(), first),
+			one.RemoveTemplate(t.Context(), first.ID),
+			next.PutTemplate(t.Context(), second),
+			one.CommitSnapshot(t.Context(), store.Snapshot{ID: "s of " + next.Self(), Key: "k", Name: first.Name, CreatedAt: utc(1), Config: store.Config{Build: first.Builds[0].ID}}, latest(t, one, sandbox("box", 1)), nil),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		all := templates(t, one)
+		second.Owner, second.Rev = next.Self(), 1
+		i := slices.IndexFunc(all, func(x store.Template) bool { return x.ID == second.ID })
+		diff(t, "the second template", all[i], second)
+	}
 }
