@@ -423,9 +423,21 @@ func leaveTo(ctx context.Context, o Options, st *store.SQL, e *elsewhere) {
 // electEvery is how often it is asked who does what only one server may do.
 const electEvery = time.Second
 
+// resignWithin bounds how long a server that stops waits to tell the others.
+const resignWithin = 2 * time.Second
+
 // elected returns what tells whether this server is the one that does what only one may do.
-func (h *tenancy) elected(ctx context.Context, st store.Owners, office string, closers *cleanups) func() bool {
+// Closers that are added later stop doing it. Then the server resigns, since it may keep its
+// lease for a while: until its sandboxes sleep, and their copies are made.
+func (h *tenancy) elected(ctx context.Context, st store.Offices, office string, closers *cleanups) func() bool {
 	var is atomic.Bool
+	closers.add(func() error {
+		is.Store(false)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
+		defer cancel()
+		_ = st.Resign(ctx, office) // else the office is free when the lease ends
+		return nil
+	})
 	closers.add(background(ctx, func(ctx context.Context) {
 		tick := time.NewTicker(electEvery)
 		defer tick.Stop()

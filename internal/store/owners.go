@@ -50,10 +50,17 @@ type Owners interface {
 	// has changed some. That of events is the Seq of the last one. When a key, a secret
 	// or a webhook was used last, or how far it has got, is no change.
 	Changes(ctx context.Context) (map[Kind]int64, error)
+}
+
+// Offices tell which server does what only one may do.
+type Offices interface {
 	// Elect reports whether this server is the one that does what only one may do. It is
 	// that from the first call on for which no other is, until its lease has ended.
 	// Without a claim it is.
 	Elect(ctx context.Context, office string) (bool, error)
+	// Resign lets another server be elected while the lease of this one lasts. It is no
+	// error for one that is not elected.
+	Resign(ctx context.Context, office string) error
 }
 
 // codeElsewhere is the code of ErrElsewhere.
@@ -237,4 +244,17 @@ func (x *owners) Elect(ctx context.Context, office string) (bool, error) {
 		return err
 	})
 	return mine && err == nil, x.s.explain(err, "elect somebody for %s", office)
+}
+
+// Resign implements [Store].
+func (x *owners) Resign(ctx context.Context, office string) error {
+	server, id := x.s.claimed()
+	if server == "" {
+		return nil
+	}
+	err := x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM offices WHERE name = ? AND server = ? AND claim = ?`, office, server, id)
+		return err
+	})
+	return x.s.explain(err, "resign from %s", office)
 }

@@ -269,6 +269,7 @@ type Store interface {
 	Secrets
 	Leases
 	Owners
+	Offices
 	Replicas
 	// Close flushes and releases the store.
 	Close() error

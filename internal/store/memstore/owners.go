@@ -68,7 +68,7 @@ func (x owners) Changes(context.Context) (map[store.Kind]int64, error) {
 	return all, nil
 }
 
-// Elect implements store.Owners.
+// Elect implements store.Offices.
 func (x owners) Elect(_ context.Context, name string) (bool, error) {
 	if err := x.w.lock(); err != nil {
 		return false, err
@@ -87,6 +87,18 @@ func (x owners) Elect(_ context.Context, name string) (bool, error) {
 		x.w.d.offices[name] = mine
 	}
 	return leads(mine) && x.w.d.offices[name] == mine, nil
+}
+
+// Resign implements store.Offices.
+func (x owners) Resign(_ context.Context, name string) error {
+	if err := x.w.lock(); err != nil {
+		return err
+	}
+	defer x.w.d.mu.Unlock()
+	if x.w.d.offices[name] == (office{x.w.server, x.w.epoch}) {
+		delete(x.w.d.offices, name)
+	}
+	return nil
 }
 
 // own refuses what would change a record of another server. It is called with the data

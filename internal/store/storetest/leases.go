@@ -263,6 +263,7 @@ func writes() map[string]func(context.Context, store.Store) error {
 		"Secret":        func(ctx context.Context, s store.Store) error { _, err := s.Secret(ctx, "new"); return err },
 		"Renew":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Renew(ctx, time.Hour) },
 		"Elect":         func(ctx context.Context, s store.Store) error { _, err := s.Elect(ctx, "office"); return err },
+		"Resign":        func(ctx context.Context, s store.Store) error { return s.Resign(ctx, "office") },
 		"Leave":         func(ctx context.Context, s store.Store) error { return leasesOf(s).Leave(ctx) },
 		"Release":       func(ctx context.Context, s store.Store) error { return leasesOf(s).Release(ctx) },
 		"SetRoom": func(ctx context.Context, s store.Store) error {

@@ -118,7 +118,7 @@ var (
 	}
 	ofAll = []string{
 		"AddKey", "UpdateKey", "KeysUsed", "ChangeWebhook", "AddSSHKey", "RemoveSSHKey", "PutSecret", "ChangeSecret", "RemoveSecret", "AddVolume", "PutTemplate",
-		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Leave", "Release", "Renew", "SetRoom", "SetDraining", "RemoveKey", "Take", "TakeSnapshot", "TakeTemplate",
+		"SetTemplateSettings", "UseTemplateSettings", "PutWebhook", "DeleteWebhook", "Secret", "Elect", "Resign", "Leave", "Release", "Renew", "SetRoom", "SetDraining", "RemoveKey", "Take", "TakeSnapshot", "TakeTemplate",
 	}
 )
 
@@ -299,6 +299,7 @@ func testChanges(t *testing.T, h harness) {
 		{name: "DeleteWebhook", kinds: []store.Kind{store.KindWebhooks}},
 		{name: "Secret"},
 		{name: "Elect"},
+		{name: "Resign"},
 		{name: "Renew"},
 		{name: "SetRoom"},
 		{name: "SetDraining", kinds: []store.Kind{store.KindOwners}},
@@ -389,6 +390,48 @@ func testElect(t *testing.T, h harness) {
 			t.Fatalf("elected at once are, by turns: %v", elected)
 		}
 	}
+}
+
+// testResign: an office is free for another server while the lease of the one that had it
+// lasts, once that has resigned.
+func testResign(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	for _, s := range []store.Store{one, two} {
+		for _, office := range []string{"a", "b"} {
+			if got, err := s.Elect(t.Context(), office); err != nil || got != (s == one) {
+				t.Fatalf("Elect(%s) of %s = %v, %v", office, s.Self(), got, err)
+			}
+		}
+	}
+	elected := func(when, a, b string) {
+		t.Helper()
+		for office, server := range map[string]string{"a": a, "b": b} {
+			for _, s := range []store.Store{two, one} {
+				if got, err := s.Elect(t.Context(), office); err != nil || got != (s.Self() == server) {
+					t.Errorf("%s: Elect(%s) of %s = %v, %v", when, office, s.Self(), got, err)
+				}
+			}
+		}
+	}
+	resign := func(s store.Store, office string) {
+		t.Helper()
+		if err := s.Resign(t.Context(), office); err != nil {
+			t.Error(err)
+		}
+	}
+	resign(two, "a")
+	elected("one that was not elected has resigned", "one", "one")
+	resign(one, "a")
+	elected("the one that was has", "two", "one")
+	resign(one, "a")
+	elected("and does once more", "two", "one")
+	again := h.share(t, one)
+	claim(t, again, server("one", "here"), time.Hour)
+	wantClass(t, errdef.Fenced, func() error { return one.Resign(t.Context(), "b") })
+	one = again
+	elected("one that is fenced", "two", "two")
+	free := h.open(t)
+	resign(free, "a") // it has claimed nothing
 }
 
 // testOwnerless: what has no owner goes to the first server.

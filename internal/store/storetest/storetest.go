@@ -111,6 +111,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"OverServers", testOverServers},
 		{"Changes", testChanges},
 		{"Elect", testElect},
+		{"Resign", testResign},
 		{"Ownerless", testOwnerless},
 		{"Address", testAddress},
 		{"Replicas", testReplicas},
