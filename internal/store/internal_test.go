@@ -254,6 +254,13 @@ func TestTombstonesFromBefore(t *testing.T) {
 	if got := counted(); got != want {
 		t.Errorf("counted are %q, want %q", got, want)
 	}
+	later := slices.IndexFunc(migrations, func(step string) bool { return strings.Contains(step, "PRIMARY KEY (key, server)") })
+	if _, err := s.writer.Exec(migrations[later]); err != nil { // CommitEnd needs it
+		t.Fatal(err)
+	}
+	if got := counted(); got != want {
+		t.Errorf("counted for each server are %q, want %q", got, want)
+	}
 	if err := s.Forget(t.Context(), "a"); err != nil {
 		t.Fatal(err)
 	}

@@ -205,10 +205,13 @@ var postgresInit string
 //go:embed migrations/postgres/0029_lists.sql
 var postgresLists string
 
+//go:embed migrations/postgres/0030_tombstones_of_servers.sql
+var postgresTombstones string
+
 // postgresMigrations are [migrations] as PostgreSQL takes them. The first 18 do nothing: a
 // database begins with the nineteenth.
 var postgresMigrations = func() []string {
-	const first, lists = 19, 29
+	const first, lists, tombstones = 19, 29, 30
 	steps := make([]string, len(migrations))
 	for i := range steps {
 		switch {
@@ -216,6 +219,8 @@ var postgresMigrations = func() []string {
 			steps[i] = inPostgres.Replace(postgresInit)
 		case i == lists-1:
 			steps[i] = inPostgres.Replace(migrations[i] + postgresLists)
+		case i == tombstones-1: // triggers are written in another way
+			steps[i] = inPostgres.Replace(postgresTombstones)
 		case i >= first:
 			steps[i] = inPostgres.Replace(migrations[i])
 		default:

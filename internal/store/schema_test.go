@@ -100,6 +100,56 @@ func TestSchemasAgree(t *testing.T) {
 	}
 }
 
+// TestTombstonesOfServersFromBefore has sandboxes of two servers be there when what has ended
+// is counted for each, and then be changed, moved and forgotten.
+func TestTombstonesOfServersFromBefore(t *testing.T) {
+	for name, s := range map[string]*SQL{
+		"SQLite":     openInternal(t, filepath.Join(t.TempDir(), "drowse.db")),
+		"PostgreSQL": connectInternal(t, pgtest.Shared(t).NewDatabase(t)),
+	} {
+		counted := func(when string, want ...string) {
+			t.Helper()
+			got, err := collect(t.Context(), s.reader, scanText, `SELECT key || ' ' || server || ' ' || sandboxes || ' ' || bytes FROM tombstones ORDER BY key, server`)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s, %s: counted are %q, %v; want %q", name, when, got, err, want)
+			}
+		}
+		do := func(queries ...string) {
+			t.Helper()
+			err := s.write(t.Context(), noKey, func(ctx context.Context, tx *sql.Tx) error {
+				for _, query := range queries {
+					if _, err := tx.ExecContext(ctx, query); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		step := slices.IndexFunc(s.engine.steps(), func(step string) bool {
+			return strings.Contains(step, "CREATE TABLE tombstones") && strings.Contains(step, "PRIMARY KEY (key, server)")
+		})
+		do(`INSERT INTO sandboxes (id, key, owner, version, state, created_at, data, ended_at, bytes) VALUES
+			('a', 'k', 'one', 1, 'terminated', '', '', '1', 10), ('b', 'k', 'one', 1, 'terminated', '', '', '2', 20), ('c', 'k', 'two', 1, 'terminated', '', '', '3', 40),
+			('d', 'l', 'one', 1, 'terminated', '', '', '4', 80), ('lives', 'k', 'one', 1, 'running', '', '', NULL, 0)`, `DELETE FROM tombstones`)
+		if err := s.write(t.Context(), noKey, func(ctx context.Context, tx *sql.Tx) error { return s.engine.setVersion(ctx, tx, step) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.migrate(t.Context(), s.engine.steps()[:step+1]); err != nil {
+			t.Fatal(err)
+		}
+		counted("migrated", "k one 2 30", "k two 1 40", "l one 1 80")
+		do(`UPDATE sandboxes SET owner = 'two' WHERE id IN ('b', 'd', 'lives')`)
+		counted("moved", "k one 1 10", "k two 2 60", "l two 1 80")
+		do(`UPDATE sandboxes SET ended_at = '5', bytes = 160, owner = 'one' WHERE id = 'lives'`, `UPDATE sandboxes SET bytes = 11 WHERE id = 'a'`)
+		counted("ended", "k one 2 171", "k two 2 60", "l two 1 80")
+		do(`UPDATE sandboxes SET ended_at = NULL, bytes = 0 WHERE id = 'a'`, `DELETE FROM sandboxes WHERE id IN ('lives', 'd')`)
+		counted("forgotten", "k two 2 60")
+	}
+}
+
 // TestReplicasFromBefore has copies be there when they come into one table.
 func TestReplicasFromBefore(t *testing.T) {
 	for name, s := range map[string]*SQL{

@@ -288,8 +288,8 @@ type Sandboxes interface {
 	// its idempotency key when it never came up.
 	Commit(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) error
 	// CommitEnd is Commit of a sandbox of which nothing but the tombstone is left. Where
-	// its API key has more than MostTombstones, or MostTombstoneBytes, the oldest are
-	// forgotten in the same transaction, whose ids are returned.
+	// its API key has more than MostTombstones, or MostTombstoneBytes, on this server, the
+	// oldest of these are forgotten in the same transaction, whose ids are returned.
 	CommitEnd(ctx context.Context, sb Sandbox, entries []lifecycle.Entry) (forgotten []string, err error)
 	// Sandboxes returns every record, terminated ones included.
 	Sandboxes(ctx context.Context) ([]Sandbox, error)

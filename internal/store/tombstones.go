@@ -8,7 +8,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 )
 
-// What is remembered of one API key's sandboxes that have ended. Creates and kills
+// What a server remembers of one API key's sandboxes that have ended. Creates and kills
 // without pause would otherwise leave a month of them, in memory and in the database.
 const (
 	MostTombstones     = 10_000
@@ -43,8 +43,8 @@ func (t tombstones) CommitEnd(ctx context.Context, sb Sandbox, entries []lifecyc
 	return forgotten, err
 }
 
-// forgetOldest removes the tombstones of an API key that are too many with that of a
-// sandbox, the oldest of its owner first, and returns their ids. That of the sandbox stays.
+// forgetOldest removes the tombstones of an API key that are too many on a server with that
+// of a sandbox, the oldest first, and returns their ids. That of the sandbox stays.
 func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox, owner string) ([]string, error) {
 	if !sb.Ended() {
 		return nil, nil
@@ -52,7 +52,7 @@ func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox, owner string) ([]
 	var ids []string
 	for {
 		var has, bytes int64
-		err := tx.QueryRowContext(ctx, `SELECT sandboxes, bytes FROM tombstones WHERE key = ?`, sb.Config.Key).Scan(&has, &bytes)
+		err := tx.QueryRowContext(ctx, `SELECT sandboxes, bytes FROM tombstones WHERE key = ? AND server = ?`, sb.Config.Key, owner).Scan(&has, &bytes)
 		if err != nil || has <= MostTombstones && bytes <= MostTombstoneBytes {
 			return ids, err
 		}
@@ -62,7 +62,7 @@ func forgetOldest(ctx context.Context, tx *sql.Tx, sb Sandbox, owner string) ([]
 				SELECT id FROM sandboxes WHERE key = ? AND ended_at IS NOT NULL AND id <> ? AND owner = ? ORDER BY ended_at LIMIT 1)
 			RETURNING id`, sb.Config.Key, sb.ID, owner).Scan(&id)
 		if errors.Is(err, sql.ErrNoRows) {
-			return ids, nil // it is too large itself, or others have too many
+			return ids, nil // it is too large itself
 		}
 		if err != nil {
 			return nil, err

@@ -19,12 +19,12 @@ func (s *Store) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifec
 	return forgotten, err
 }
 
-// forgetOldest forgets what has ended of an API key and is too much beside the sandbox
-// that has just ended, as far as its server has it, and returns the ids.
+// forgetOldest forgets what has ended of an API key and is too much on a server beside the
+// sandbox that has just ended there, and returns the ids.
 func (d *Data) forgetOldest(sb store.Sandbox) (forgotten []string) {
 	var all []stored
 	for _, x := range d.boxes {
-		if x.given.Config.Key == sb.Config.Key && x.given.Ended() && x.given.ID != sb.ID {
+		if x.given.Owner == sb.Owner && x.given.Config.Key == sb.Config.Key && x.given.Ended() && x.given.ID != sb.ID {
 			all = append(all, x)
 		}
 	}
@@ -36,7 +36,7 @@ func (d *Data) forgetOldest(sb store.Sandbox) (forgotten []string) {
 		size += len(x.data)
 	}
 	for _, x := range all {
-		if (count > store.MostTombstones || size > store.MostTombstoneBytes) && x.given.Owner == sb.Owner {
+		if count > store.MostTombstones || size > store.MostTombstoneBytes {
 			count, size = count-1, size-len(x.data)
 			d.forget(x.given)
 			forgotten = append(forgotten, x.given.ID)

@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -214,20 +213,6 @@ func testOverServers(t *testing.T, h harness) {
 	}
 	snap.ID, snap.Sandbox = "s2", "b"
 	wantCode(t, two.CommitSnapshot(t.Context(), snap, latest(t, two, again), nil), "snapshot_exists")
-
-	// Of the tombstones of a key a server forgets its own alone.
-	const large = store.MostTombstoneBytes/4 - 1000
-	var forgotten []string
-	for i, s := range []store.Store{one, one, one, two, two} {
-		ids, err := s.CommitEnd(t.Context(), endedAt(fmt.Sprint("end", i), "key-2", utc(i), large), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		forgotten = append(forgotten, ids...)
-	}
-	if !slices.Equal(forgotten, []string{"end3"}) {
-		t.Errorf("forgotten are %q, want the older one of the server whose sandbox has ended", forgotten)
-	}
 }
 
 // testChanges: each change of a kind of records is counted, for all servers, and nothing

@@ -87,6 +87,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"CodeContexts", testContexts},
 		{"CodeContextWriters", testContextWriters},
 		{"Tombstones", testTombstones},
+		{"TombstonesOfServers", testTombstonesOfServers},
 		{"TombstoneWriters", testTombstoneWriters},
 		{"Webhooks", testWebhooks},
 		{"Secret", testSecret},

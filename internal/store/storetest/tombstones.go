@@ -70,6 +70,34 @@ func testTombstones(t *testing.T, h harness) {
 	}
 }
 
+// testTombstonesOfServers holds that each server keeps as much of a key as there were no
+// other, also of what it had before it was claimed.
+func testTombstonesOfServers(t *testing.T, h harness) {
+	one := h.open(t)
+	two := h.share(t, one)
+	const large = store.MostTombstoneBytes/4 - 1000
+	end := func(s store.Store, id string, at int, want ...string) {
+		t.Helper()
+		if forgotten, err := s.CommitEnd(t.Context(), endedAt(id, "k", utc(at), large), nil); err != nil || !slices.Equal(forgotten, want) {
+			t.Errorf("after the end of %s %q are forgotten, %v; want %q", id, forgotten, err, want)
+		}
+	}
+	end(one, "a0", 0)
+	end(one, "a1", 1)
+	claim(t, one, server("one", "here"), time.Hour)
+	claim(t, two, server("two", "there"), time.Hour)
+	end(one, "a2", 2)
+	end(one, "a3", 3) // as much as a server keeps
+	for i := range 3 {
+		end(two, fmt.Sprint("b", i), 4+i)
+	}
+	end(one, "a4", 7, "a0")
+	forget(t, one, "a2")
+	end(one, "a5", 8)
+	end(two, "b3", 9)
+	end(two, "b4", 10, "b0")
+}
+
 // testTombstoneWriters holds that of many that end at once each is counted.
 func testTombstoneWriters(t *testing.T, h harness) {
 	s := h.open(t)
