@@ -13,7 +13,10 @@ import (
 
 // Others are other servers to which requests can be passed on, as a dialect.Forwarder. All of them
 // answer that there is nothing to say.
-type Others struct{ Got []string } // the servers, each with the body that it got
+type Others struct {
+	Got  []string // the servers, each with the body that it got
+	Lost error    // why nobody has the sandbox of a request; nil where it is here
+}
 
 // Before returns a handler of a dialect that may pass requests on to the others.
 func (o *Others) Before(h http.Handler) http.Handler {
@@ -23,7 +26,7 @@ func (o *Others) Before(h http.Handler) http.Handler {
 }
 
 // HolderOf implements dialect.Forwarder.
-func (o *Others) HolderOf(*http.Request) (string, error) { return "", nil }
+func (o *Others) HolderOf(*http.Request) (string, error) { return "", o.Lost }
 
 // HolderNow implements dialect.Forwarder.
 func (o *Others) HolderNow(_ context.Context, elsewhere error) (string, error) {

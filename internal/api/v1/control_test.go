@@ -82,6 +82,17 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// TestTombstoneElsewhere: what has ended on a server that is gone is answered as if it had ended here.
+func TestTombstoneElsewhere(t *testing.T) {
+	w := newWorld(t)
+	ended := lifecycle.Record{State: lifecycle.Terminated, Tombstone: &lifecycle.Tombstone{Reason: lifecycle.TimeoutExpired, At: epoch}}
+	w.HTTP = (&apitest.Others{Lost: ended.Over()}).Before(w.HTTP)
+	e := w.do("POST", base+"/i00000000000000000001/pause", "").fails(http.StatusNotFound, "timeout_expired", "TimeoutExpired")
+	if e["cause"] != "TimeoutExpired" || contextOf(e)["endedAt"] != "2026-09-01T12:00:00.123456Z" {
+		t.Errorf("%v", e)
+	}
+}
+
 func TestTombstone(t *testing.T) {
 	w := newWorld(t)
 	id := w.create(`{"timeout":60}`)

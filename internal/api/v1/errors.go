@@ -83,13 +83,11 @@ func (s *server) cause(c *call, e *errdef.Error) string {
 	if e.Class == errdef.Internal {
 		return causeOf(e)
 	}
-	if rec, ok := s.record(c, e); ok {
-		switch {
-		case lifecycle.Ended(e) && rec.Tombstone != nil:
-			return string(rec.Tombstone.Reason)
-		case e.Class == errdef.Unavailable && rec.LastError != "":
-			return rec.LastError
-		}
+	if reason, is := e.Context["reason"].(lifecycle.Reason); is && lifecycle.Ended(e) {
+		return string(reason)
+	}
+	if rec, ok := s.record(c, e); ok && e.Class == errdef.Unavailable && rec.LastError != "" {
+		return rec.LastError
 	}
 	if e.Err != nil && e.Err.Error() != "" {
 		return e.Err.Error()
