@@ -19,7 +19,6 @@ import (
 
 // Bounds of SSH keys.
 const (
-	maxSSHKeys    = 100 // of an API key
 	maxPublicKey  = 16 << 10
 	minRSABits    = 2048
 	invalidSSHKey = "ssh_key_invalid"
@@ -78,10 +77,6 @@ func (k *SSHKeys) Add(ctx context.Context, key, name, text string) (store.SSHKey
 	}
 	k.changes.Lock()
 	defer k.changes.Unlock()
-	if len(k.Of(key)) >= maxSSHKeys {
-		return store.SSHKey{}, errdef.New(errdef.Exhausted, "ssh_keys_limit", "an API key has at most %d SSH keys", maxSSHKeys).
-			WithRemedy("remove one first")
-	}
 	added := store.SSHKey{ID: newUUID(), Key: key, Name: name, PublicKey: public, CreatedAt: time.Now().UTC().Truncate(time.Microsecond)}
 	if err := k.store.AddSSHKey(ctx, added); err != nil {
 		return store.SSHKey{}, err

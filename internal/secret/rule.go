@@ -19,8 +19,7 @@ import (
 
 // The bounds.
 const (
-	maxSecrets = 100 // of an API key
-	maxUses    = 32  // in a sandbox
+	maxUses    = 32 // in a sandbox
 	maxValue   = 64 << 10
 	maxHosts   = 32
 	maxInserts = 16   // headers, and parameters

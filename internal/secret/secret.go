@@ -190,12 +190,8 @@ func (v *Vault) find(key, name string) (entry, bool) {
 
 // add stores a new secret. The caller holds changes.
 func (v *Vault) add(ctx context.Context, key, name string, rule store.SecretRule, value *string) (store.Secret, error) {
-	switch {
-	case value == nil:
+	if value == nil {
 		return store.Secret{}, invalid("a new secret needs a value").With("field", "value")
-	case len(v.Of(key)) >= maxSecrets:
-		return store.Secret{}, errdef.New(errdef.Exhausted, "secrets_limit", "an API key has at most %d secrets", maxSecrets).
-			WithRemedy("remove one first").With("allowed", maxSecrets)
 	}
 	a, err := v.sealer(name)
 	if err != nil {

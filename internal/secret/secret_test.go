@@ -298,7 +298,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: the error has the value: %v", what, err)
 		}
 	}
-	for range maxSecrets {
+	for range store.MostSecrets {
 		w.put(t, "n"+random(4), value, "a.test")
 	}
 	if _, err := w.Set(t.Context(), owner, "one-more", good, text(value)); !errdef.Is(err, errdef.Exhausted) {

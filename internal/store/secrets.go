@@ -64,6 +64,15 @@ func ErrSecretExists(x Secret) error {
 	return errdef.New(errdef.Exists, "secret_exists", "the API key has a secret %q already", x.Name)
 }
 
+// MostSecrets is how many secrets an API key may have.
+const MostSecrets = 100
+
+// ErrTooManySecrets is what PutSecret returns for one more than an API key may have.
+func ErrTooManySecrets() error {
+	return errdef.New(errdef.Exhausted, "secrets_limit", "an API key has at most %d secrets", MostSecrets).
+		WithRemedy("remove one first").With("allowed", MostSecrets)
+}
+
 // ErrSecretNotFound is what is returned where there is no secret of an id.
 func ErrSecretNotFound(id string) error {
 	return errdef.New(errdef.NotFound, "secret_not_found", "no secret %q", id)
@@ -84,6 +93,9 @@ func (u usedSecrets) PutSecret(ctx context.Context, x Secret) error {
 			ON CONFLICT DO NOTHING`,
 			x.ID, x.Key, x.Name, x.Version, string(rule), x.Sealed, stamp(x.CreatedAt), stamp(x.UpdatedAt))
 		if err := oneRow(result, err, func() error { return ErrSecretExists(x) }); err != nil {
+			return err
+		}
+		if err := atMost(ctx, tx, MostSecrets, ErrTooManySecrets, `SELECT count(*) FROM used_secrets WHERE key = ?`, x.Key); err != nil {
 			return err
 		}
 		return changed(ctx, tx, KindSecrets)

@@ -17,6 +17,15 @@ type SSHKey struct {
 	CreatedAt time.Time
 }
 
+// MostSSHKeys is how many SSH keys an API key may have.
+const MostSSHKeys = 100
+
+// ErrTooManySSHKeys is what AddSSHKey returns for one more than an API key may have.
+func ErrTooManySSHKeys() error {
+	return errdef.New(errdef.Exhausted, "ssh_keys_limit", "an API key has at most %d SSH keys", MostSSHKeys).
+		WithRemedy("remove one first").With("allowed", MostSSHKeys)
+}
+
 // AddSSHKey implements [Store].
 func (s *SQL) AddSSHKey(ctx context.Context, k SSHKey) error {
 	err := s.write(ctx, k.Key, func(ctx context.Context, tx *sql.Tx) error {
@@ -29,6 +38,9 @@ func (s *SQL) AddSSHKey(ctx context.Context, k SSHKey) error {
 		if err := oneRow(result, err, func() error {
 			return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")
 		}); err != nil {
+			return err
+		}
+		if err := atMost(ctx, tx, MostSSHKeys, ErrTooManySSHKeys, `SELECT count(*) FROM ssh_keys WHERE key = ?`, k.Key); err != nil {
 			return err
 		}
 		return changed(ctx, tx, KindSSHKeys)

@@ -335,7 +335,8 @@ type Keys interface {
 // SSHKeys is the public keys of SSH clients.
 type SSHKeys interface {
 	// AddSSHKey stores a key; errdef.Exists if its API key has it, or its id is
-	// known, and errdef.NotFound if there is no such API key.
+	// known, errdef.NotFound if there is no such API key, and errdef.Exhausted if it has
+	// [MostSSHKeys].
 	AddSSHKey(ctx context.Context, k SSHKey) error
 	// SSHKeys returns all of them, oldest first.
 	SSHKeys(ctx context.Context) ([]SSHKey, error)
@@ -346,7 +347,8 @@ type SSHKeys interface {
 // UsedSecrets is the secrets that sandboxes use.
 type UsedSecrets interface {
 	// PutSecret stores a new secret; errdef.Exists if its API key has one of its name,
-	// or its id is known, and errdef.NotFound if there is no such API key.
+	// or its id is known, errdef.NotFound if there is no such API key, and errdef.Exhausted if
+	// it has [MostSecrets].
 	PutSecret(ctx context.Context, x Secret) error
 	// ChangeSecret changes the value and the rule of a secret as it is stored by then,
 	// whoever has changed it last, and returns what it has become. An error of change, which
@@ -372,7 +374,7 @@ type Volumes interface {
 // Webhooks is where events are delivered.
 type Webhooks interface {
 	// PutWebhook makes a webhook durable: a new one, or in the place of the one
-	// with its id.
+	// with its id. It is errdef.Exhausted if there are [MostWebhooks] others.
 	PutWebhook(ctx context.Context, w Webhook) error
 	// ChangeWebhook changes a webhook as it is stored by then, whoever has changed it last,
 	// and returns what it has become. An error of change, which may be called again, is

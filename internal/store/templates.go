@@ -374,14 +374,7 @@ func (b builtTemplates) putTemplate(ctx context.Context, tx *sql.Tx, t Template,
 	if err := oneRow(result, err, func() error { return ErrTemplateExists(t) }); err != nil {
 		return err
 	}
-	var has int
-	if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM templates WHERE key = ?`, t.Key).Scan(&has); err != nil {
-		return err
-	}
-	if has > MostTemplates {
-		return ErrTooManyTemplates()
-	}
-	return nil
+	return atMost(ctx, tx, MostTemplates, ErrTooManyTemplates, `SELECT count(*) FROM templates WHERE key = ?`, t.Key)
 }
 
 // freeForTemplate refuses a new template if its key has a snapshot that is no result of a
@@ -427,13 +420,8 @@ func addBuild(ctx context.Context, tx *sql.Tx, t Template, x Build) error {
 	if err := oneRow(result, err, func() error { return ErrBuildExists(x.ID) }); err != nil || x.Status.Over() {
 		return err
 	}
-	var open int
-	err = tx.QueryRowContext(ctx, `SELECT count(*) FROM builds WHERE open = 1 AND key = ? AND created_at > ?`,
-		t.Key, stamp(x.CreatedAt.Add(-BuildStartWithin))).Scan(&open)
-	if err == nil && open > MostOpenBuilds {
-		err = ErrTooManyBuilds()
-	}
-	return err
+	return atMost(ctx, tx, MostOpenBuilds, ErrTooManyBuilds, `SELECT count(*) FROM builds WHERE open = 1 AND key = ? AND created_at > ?`,
+		t.Key, stamp(x.CreatedAt.Add(-BuildStartWithin)))
 }
 
 // Templates implements [Store].

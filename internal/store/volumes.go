@@ -106,3 +106,12 @@ func oneRow(result sql.Result, err error, otherwise func() error) error {
 	}
 	return otherwise()
 }
+
+// atMost returns otherwise's error if a query counts more than most.
+func atMost(ctx context.Context, tx *sql.Tx, most int, otherwise func() error, query string, args ...any) error {
+	var has int
+	if err := tx.QueryRowContext(ctx, query, args...).Scan(&has); err != nil || has <= most {
+		return err
+	}
+	return otherwise()
+}

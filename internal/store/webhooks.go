@@ -13,6 +13,15 @@ import (
 // webhooks is the part of a database with the webhooks.
 type webhooks struct{ s *SQL }
 
+// MostWebhooks is how many webhooks there may be.
+const MostWebhooks = 100
+
+// ErrTooManyWebhooks is what PutWebhook returns for one more than there may be.
+func ErrTooManyWebhooks() error {
+	return errdef.New(errdef.Exhausted, "too_many_webhooks", "there are %d webhooks, which is as many as there may be", MostWebhooks).
+		WithRemedy("delete some that nobody needs").With("allowed", MostWebhooks)
+}
+
 // PutWebhook implements [Store].
 func (x webhooks) PutWebhook(ctx context.Context, w Webhook) error {
 	toUTC(&w.CreatedAt)
@@ -21,7 +30,10 @@ func (x webhooks) PutWebhook(ctx context.Context, w Webhook) error {
 		if err != nil {
 			return err
 		}
-		return putWebhook(ctx, tx, was, w)
+		if err := putWebhook(ctx, tx, was, w); err != nil {
+			return err
+		}
+		return atMost(ctx, tx, MostWebhooks, ErrTooManyWebhooks, `SELECT count(*) FROM webhooks`)
 	})
 	return x.s.explain(err, "put webhook %s", w.ID)
 }

@@ -156,10 +156,9 @@ func (s *Sender) deliverTo(h *hook) {
 
 // Bounds of what a webhook is.
 const (
-	MaxWebhooks = 100
-	maxName     = 256
-	maxURL      = 2048
-	maxSecret   = 512
+	maxName   = 256
+	maxURL    = 2048
+	maxSecret = 512
 )
 
 // Create makes a webhook. It gets what happens from now on.
@@ -175,11 +174,9 @@ func (s *Sender) Create(ctx context.Context, w store.Webhook) (store.Webhook, er
 	w.Delivered, w.Dropped, w.Moves = 0, 0, 0
 	s.changes.Lock()
 	defer s.changes.Unlock()
-	if has := len(s.all()); has >= MaxWebhooks {
-		return store.Webhook{}, errdef.New(errdef.Exhausted, "too_many_webhooks", "the server has %d webhooks already", has).
-			WithRemedy("delete some that nobody needs").With("allowed", MaxWebhooks)
-	}
-	if err := s.o.Store.PutWebhook(ctx, w); err != nil {
+	if err := s.o.Store.PutWebhook(ctx, w); errdef.Is(err, errdef.Exhausted) {
+		return store.Webhook{}, err
+	} else if err != nil {
 		return store.Webhook{}, fmt.Errorf("create webhook: %w", err)
 	}
 	s.begin(w)

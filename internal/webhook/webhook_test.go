@@ -431,7 +431,7 @@ func TestCheck(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		for n := range MaxWebhooks {
+		for n := range store.MostWebhooks {
 			if _, err := w.s.Create(t.Context(), good()); err != nil {
 				t.Fatalf("webhook %d: %v", n, err)
 			}
@@ -440,7 +440,7 @@ func TestCheck(t *testing.T) {
 		if _, err := w.s.Create(t.Context(), good()); !errdef.Is(err, errdef.Exhausted) {
 			t.Errorf("one too many: %v", err)
 		}
-		if all := w.s.List(); len(all) != MaxWebhooks || !slices.IsSortedFunc(all, func(a, b store.Webhook) int { return a.CreatedAt.Compare(b.CreatedAt) }) {
+		if all := w.s.List(); len(all) != store.MostWebhooks || !slices.IsSortedFunc(all, func(a, b store.Webhook) int { return a.CreatedAt.Compare(b.CreatedAt) }) {
 			t.Errorf("%d webhooks, or out of order", len(all))
 		}
 	})

@@ -559,6 +559,9 @@ func (s *Store) AddSSHKey(_ context.Context, k store.SSHKey) error {
 	if slices.ContainsFunc(s.d.sshKeys, known) {
 		return errdef.New(errdef.Exists, "ssh_key_exists", "the API key has this SSH key already")
 	}
+	if has(s.d.sshKeys, func(x store.SSHKey) bool { return x.Key == k.Key }) >= store.MostSSHKeys {
+		return store.ErrTooManySSHKeys()
+	}
 	k.CreatedAt = k.CreatedAt.UTC()
 	s.d.sshKeys = append(s.d.sshKeys, k)
 	s.d.changed(store.KindSSHKeys)
@@ -583,6 +586,16 @@ func (s *Store) RemoveSSHKey(_ context.Context, id string) error {
 	}
 	s.d.changed(store.KindSSHKeys)
 	return nil
+}
+
+// has returns how many of all are meant.
+func has[T any](all []T, meant func(T) bool) (n int) {
+	for _, x := range all {
+		if meant(x) {
+			n++
+		}
+	}
+	return n
 }
 
 // oldestFirst returns a copy in the order in which they were made.
@@ -763,6 +776,9 @@ func (s *Store) PutWebhook(_ context.Context, w store.Webhook) error {
 		}
 		s.d.hooks[i] = w
 		return nil
+	}
+	if len(s.d.hooks) >= store.MostWebhooks {
+		return store.ErrTooManyWebhooks()
 	}
 	s.d.hooks = append(s.d.hooks, w)
 	s.d.changed(store.KindWebhooks)

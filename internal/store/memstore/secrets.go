@@ -26,6 +26,9 @@ func (u usedSecrets) PutSecret(_ context.Context, x store.Secret) error {
 	}) {
 		return store.ErrSecretExists(x)
 	}
+	if has(u.w.d.used, func(has store.Secret) bool { return has.Key == x.Key }) >= store.MostSecrets {
+		return store.ErrTooManySecrets()
+	}
 	x.CreatedAt, x.UpdatedAt = x.CreatedAt.UTC(), x.UpdatedAt.UTC()
 	u.w.d.used = append(u.w.d.used, cloneSecret(x))
 	u.w.d.changed(store.KindSecrets)

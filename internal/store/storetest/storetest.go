@@ -65,6 +65,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store, reopen, share func(t
 		{"LastAdmin", testLastAdmin},
 		{"SSHKeys", testSSHKeys},
 		{"UsedSecrets", testUsedSecrets},
+		{"BoundsOfServers", testBoundsOfServers},
 		{"Volumes", testVolumes},
 		{"VolumeExists", testVolumeExists},
 		{"RemoveVolume", testRemoveVolume},
@@ -762,6 +763,55 @@ func testSSHKeys(t *testing.T, h harness) {
 	}
 	wantClass(t, errdef.NotFound, func() error { return s.RemoveSSHKey(t.Context(), early.ID) })
 	check(late)
+}
+
+// testBoundsOfServers: what may be had a number of times is not had more often where servers add
+// some at once.
+func testBoundsOfServers(t *testing.T, h harness) {
+	one, two := twoServers(t, h)
+	full, other := key(1, epoch), key(2, epoch)
+	addKey(t, one, full)
+	addKey(t, one, other)
+	ctx := t.Context()
+	for what, c := range map[string]struct {
+		most   int
+		code   string
+		add    func(s store.Store, id, key string) error
+		remove func(id string) error
+		others bool // another key has none because of this one
+	}{
+		"SSH keys": {store.MostSSHKeys, "ssh_keys_limit", func(s store.Store, id, key string) error {
+			return s.AddSSHKey(ctx, store.SSHKey{ID: id, Key: key, PublicKey: id, CreatedAt: epoch})
+		}, func(id string) error { return one.RemoveSSHKey(ctx, id) }, false},
+		"secrets": {store.MostSecrets, "secrets_limit", func(s store.Store, id, key string) error {
+			return s.PutSecret(ctx, store.Secret{ID: id, Key: key, Name: id, Sealed: []byte{1}, CreatedAt: epoch, UpdatedAt: epoch})
+		}, func(id string) error { return one.RemoveSecret(ctx, id) }, false},
+		"webhooks": {store.MostWebhooks, "too_many_webhooks", func(s store.Store, id, _ string) error {
+			return s.PutWebhook(ctx, store.Webhook{ID: id, CreatedAt: epoch})
+		}, func(id string) error { return one.DeleteWebhook(ctx, id) }, true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			stores := []store.Store{one, two}
+			for i := range c.most - 4 {
+				if err := c.add(stores[i%2], fmt.Sprintf("first %d", i), full.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if done := atOnce(t, 12, errdef.Exhausted, func(i int) error { return c.add(stores[i%2], fmt.Sprintf("then %d", i), full.ID) }); done != 4 {
+				t.Errorf("%d were added where 4 fit", done)
+			}
+			wantCode(t, c.add(two, "more", full.ID), c.code)
+			if err := c.add(two, "another", other.ID); (err != nil) != c.others {
+				t.Errorf("of another key: %v", err)
+			}
+			if err := c.remove("first 0"); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.add(two, "more", full.ID); err != nil {
+				t.Errorf("where one was removed: %v", err)
+			}
+		})
+	}
 }
 
 func testUsedSecrets(t *testing.T, h harness) {
