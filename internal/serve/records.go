@@ -426,13 +426,14 @@ const electEvery = time.Second
 // resignWithin bounds how long a server that stops waits to tell the others.
 const resignWithin = 2 * time.Second
 
-// elected returns what tells whether this server is the one that does what only one may do.
-// Closers that are added later stop doing it. Then the server resigns, since it may keep its
-// lease for a while: until its sandboxes sleep, and their copies are made.
-func (h *tenancy) elected(ctx context.Context, st store.Offices, office string, closers *cleanups) func() bool {
-	var is atomic.Bool
+// elected returns what tells whether this server is the one that does what only one may do, and
+// which other one is. Closers that are added later stop doing it. Then the server resigns, since
+// it may keep its lease for a while: until its sandboxes sleep, and their copies are made.
+func (h *tenancy) elected(ctx context.Context, st store.Store, office string, closers *cleanups) func() (here bool, server string) {
+	var elected atomic.Pointer[string]
+	elected.Store(new(string))
 	closers.add(func() error {
-		is.Store(false)
+		elected.Store(new(string))
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), resignWithin)
 		defer cancel()
 		_ = st.Resign(ctx, office) // else the office is free when the lease ends
@@ -442,8 +443,8 @@ func (h *tenancy) elected(ctx context.Context, st store.Offices, office string, 
 		tick := time.NewTicker(electEvery)
 		defer tick.Stop()
 		for ctx.Err() == nil {
-			if mine, err := st.Elect(ctx, office); err == nil { // else the lease tells
-				is.Store(mine)
+			if server, err := st.Elect(ctx, office); err == nil { // else the lease tells
+				elected.Store(&server)
 			}
 			select {
 			case <-ctx.Done():
@@ -451,7 +452,13 @@ func (h *tenancy) elected(ctx context.Context, st store.Offices, office string, 
 			}
 		}
 	}))
-	return func() bool { return is.Load() && h.Check() == nil }
+	return func() (here bool, server string) {
+		server = *elected.Load()
+		if server != st.Self() {
+			return false, server
+		}
+		return h.Check() == nil, ""
+	}
 }
 
 // end gives the lease back, for a server of another place, unless sandboxes run on. The

@@ -504,7 +504,7 @@ func sweepCopies(ctx context.Context, log *slog.Logger, st store.Store, hold *te
 				return
 			case <-tick.C:
 			}
-			if !elected() {
+			if here, _ := elected(); !here {
 				continue
 			}
 			if err := sup.SweepCopies(ctx); err != nil && ctx.Err() == nil {
@@ -527,7 +527,7 @@ func openBuilds(ctx context.Context, o Options, st store.Store, sup *supervisor.
 
 // sendWebhooks delivers what happens to the sandboxes to the server's webhooks.
 func sendWebhooks(ctx context.Context, o Options, st store.Store, hold *tenancy, sup *supervisor.Supervisor, closers *cleanups) (*webhook.Sender, error) {
-	var elected func() bool
+	var elected func() (here bool, server string)
 	if hold != nil {
 		elected = hold.elected(ctx, st, "webhooks", closers)
 	}

@@ -54,10 +54,10 @@ type Owners interface {
 
 // Offices tell which server does what only one may do.
 type Offices interface {
-	// Elect reports whether this server is the one that does what only one may do. It is
-	// that from the first call on for which no other is, until its lease has ended.
-	// Without a claim it is.
-	Elect(ctx context.Context, office string) (bool, error)
+	// Elect returns the server that does what only one may do; empty where none may. It is this
+	// one from the first call on for which no other is, until its lease has ended, and Self
+	// without a claim.
+	Elect(ctx context.Context, office string) (server string, err error)
 	// Resign lets another server be elected while the lease of this one lasts. It is no
 	// error for one that is not elected.
 	Resign(ctx context.Context, office string) error
@@ -219,31 +219,41 @@ func (x *owners) Changes(ctx context.Context) (map[Kind]int64, error) {
 }
 
 // Elect implements [Store]. It writes only where the office changes hands.
-func (x *owners) Elect(ctx context.Context, office string) (bool, error) {
-	server, id := x.s.claimed()
-	if server == "" {
-		return true, nil
+func (x *owners) Elect(ctx context.Context, office string) (server string, err error) {
+	self, id := x.s.claimed()
+	if self == "" {
+		return "", nil
 	}
-	living := `FROM servers WHERE servers.id = offices.server AND servers.claim = offices.claim AND servers.lease_until > ` + x.s.engine.now()
-	var mine bool
-	err := x.s.reader.QueryRowContext(ctx, `SELECT CASE WHEN server = ? AND claim = ? THEN 1 ELSE 0 END FROM offices WHERE name = ? AND EXISTS (SELECT 1 `+living+`)`,
-		server, id, office).Scan(&mine)
-	if !errors.Is(err, sql.ErrNoRows) {
-		return mine, x.s.explain(err, "see who is elected for %s", office)
+	living := `EXISTS (SELECT 1 FROM servers WHERE servers.id = offices.server AND servers.claim = offices.claim AND servers.lease_until > ` + x.s.engine.now() + `)`
+	elected := func(q querier) error {
+		var claim string
+		err := q.QueryRowContext(ctx, `SELECT server, claim FROM offices WHERE name = ? AND `+living, office).Scan(&server, &claim)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			server = ""
+			return nil
+		case err == nil && server == self && claim != id:
+			return ErrFenced(self)
+		}
+		return err
+	}
+	if err := elected(x.s.reader); err != nil || server != "" {
+		return server, x.s.explain(err, "see who is elected for %s", office)
 	}
 	err = x.s.write(ctx, noKey, func(ctx context.Context, tx *sql.Tx) error {
-		result, err := tx.ExecContext(ctx, `
+		_, err := tx.ExecContext(ctx, `
 			INSERT INTO offices (name, server, claim) SELECT CAST(? AS TEXT), id, claim FROM servers WHERE id = ? AND lease_until > `+x.s.engine.now()+`
 			ON CONFLICT (name) DO UPDATE SET server = excluded.server, claim = excluded.claim
-			WHERE offices.server = excluded.server OR NOT EXISTS (SELECT 1 `+living+`)`, office, server)
+			WHERE offices.server = excluded.server OR NOT `+living, office, self)
 		if err != nil {
 			return err
 		}
-		n, err := result.RowsAffected()
-		mine = n == 1
-		return err
+		return elected(tx)
 	})
-	return mine && err == nil, x.s.explain(err, "elect somebody for %s", office)
+	if err != nil {
+		return "", x.s.explain(err, "elect somebody for %s", office)
+	}
+	return server, nil
 }
 
 // Resign implements [Store].

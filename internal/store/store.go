@@ -248,8 +248,10 @@ type Webhook struct {
 	Cursor    int64     `json:"cursor"`    // Seq of the last event that it has got, or does not want
 	Delivered int64     `json:"delivered"` // how many it has got
 	Dropped   int64     `json:"dropped"`   // how many were given up
-	// Moves is how often Cursor was set otherwise than by deliveries.
-	Moves int64 `json:"moves,omitempty"`
+	// Moves is how often Cursor was set otherwise than by deliveries, and Changes how often
+	// anything was.
+	Moves   int64 `json:"moves,omitempty"`
+	Changes int64 `json:"changes,omitempty"`
 }
 
 // Store is the durable state of one server, or of several. All methods are safe for

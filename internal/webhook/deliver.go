@@ -90,9 +90,10 @@ func (h *hook) webhook() store.Webhook {
 	return h.w
 }
 
-// Deliveries returns the last attempts since the server started, newest first.
-func (s *Sender) Deliveries(id string) ([]Attempt, error) {
-	h, err := s.find(s.ctx, id)
+// Deliveries returns the last attempts since the server started, newest first. It is a
+// store.ErrElsewhere where another server delivers.
+func (s *Sender) Deliveries(ctx context.Context, id string) ([]Attempt, error) {
+	h, err := s.sent(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -103,9 +104,9 @@ func (s *Sender) Deliveries(id string) ([]Attempt, error) {
 	return all, nil
 }
 
-// Stats returns how a webhook does.
+// Stats returns how a webhook does. It is a store.ErrElsewhere where another server delivers.
 func (s *Sender) Stats(ctx context.Context, id string) (Stats, error) {
-	h, err := s.find(ctx, id)
+	h, err := s.sent(ctx, id)
 	if err != nil {
 		return Stats{}, err
 	}

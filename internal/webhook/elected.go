@@ -11,7 +11,33 @@ import (
 // watchEvery is how often a server looks whether it is elected.
 const watchEvery = 100 * time.Millisecond
 
-func (s *Sender) elected() bool { return s.o.Elected == nil || s.o.Elected() }
+func (s *Sender) elected() bool {
+	if s.o.Elected == nil {
+		return true
+	}
+	here, _ := s.o.Elected()
+	return here
+}
+
+// sent returns a webhook of which this server knows how it does: it delivers, or none does now,
+// and it knows what is stored. Otherwise it is a store.ErrElsewhere.
+func (s *Sender) sent(ctx context.Context, id string) (*hook, error) {
+	h, err := s.find(ctx, id)
+	if err != nil || s.o.Elected == nil {
+		return h, err
+	}
+	here, server := s.o.Elected()
+	switch {
+	case here:
+		return h, nil
+	case server != "":
+		return nil, store.ErrElsewhere("webhook "+id, server)
+	}
+	if err := s.again.Now(ctx); err != nil {
+		return nil, err
+	}
+	return s.find(ctx, id)
+}
 
 // Delivers reports whether this server delivers, of several with one store.
 func (s *Sender) Delivers() bool {

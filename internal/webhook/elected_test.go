@@ -23,13 +23,16 @@ type several struct {
 	senders [2]*Sender
 }
 
+// server returns the server that is elected.
+func (x *several) server() string { return map[int64]string{0: "one", 1: "two"}[x.elected.Load()] }
+
 func onServers(t *testing.T, test func(t *testing.T, x *several)) {
 	synctest.Test(t, func(t *testing.T) {
 		x := &several{world: &world{t: t, data: memstore.NewData(), events: newEvents(), to: &receiver{}, log: &bytes.Buffer{}}}
 		for i := range x.senders {
 			s, err := New(t.Context(), Options{
 				Store: memstore.Open(x.data, memstore.Hooks{}), Events: x.events, Encode: encode, Transport: x.to,
-				Elected: func() bool { return x.elected.Load() == int64(i) }, Log: slog.New(slog.DiscardHandler),
+				Elected: func() (bool, string) { return x.elected.Load() == int64(i), x.server() }, Log: slog.New(slog.DiscardHandler),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -197,6 +200,51 @@ func TestChangesElsewhere(t *testing.T) {
 		}
 		if err := x.senders[0].Delete(t.Context(), hook.ID); !errdef.Is(err, errdef.NotFound) {
 			t.Errorf("deleted twice: %v", err)
+		}
+	})
+}
+
+// TestStateElsewhere: how a webhook does tells the server that delivers, or what is stored where
+// none does; and what waits after a failure is tried again at once, whichever server is asked.
+func TestStateElsewhere(t *testing.T) {
+	onServers(t, func(t *testing.T, x *several) {
+		hook, err := x.senders[1].Create(t.Context(), good())
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.elect(0)
+		x.follow()
+		x.events.add(3, "a")
+		x.want("at first", numbers(1, 3))
+		x.to.set(func(*http.Request) (int, error) { return http.StatusTeapot, nil })
+		x.events.add(1, "a")
+		synctest.Wait()
+
+		st, err := x.senders[0].Stats(t.Context(), hook.ID)
+		if tries, _ := x.senders[0].Deliveries(t.Context(), hook.ID); err != nil || st.Delivered != 3 || st.Failures != 1 || len(tries) != 4 {
+			t.Errorf("the server that delivers says %+v, %v, and %d deliveries", st, err, len(tries))
+		}
+		_, failed := x.senders[1].Stats(t.Context(), hook.ID)
+		_, failed2 := x.senders[1].Deliveries(t.Context(), hook.ID)
+		for _, err := range []error{failed, failed2} {
+			if server, is := store.Elsewhere(err); !is || server != "one" {
+				t.Errorf("the other one says %v", err)
+			}
+		}
+		if _, err := x.senders[1].Stats(t.Context(), "none"); !errdef.Is(err, errdef.NotFound) {
+			t.Errorf("of no webhook: %v", err)
+		}
+
+		x.to.set(nil)
+		if _, err := x.senders[1].Change(t.Context(), hook.ID, func(*store.Webhook) {}); err != nil {
+			t.Fatal(err)
+		}
+		x.follow()
+		x.want("tried again by the other server", numbers(1, 4))
+
+		x.elect(-1)
+		if st, err := x.senders[1].Stats(t.Context(), hook.ID); err != nil || st.Delivered != 4 || st.Cursor != 4 {
+			t.Errorf("where none delivers: %+v, %v", st, err)
 		}
 	})
 }

@@ -75,9 +75,9 @@ type Options struct {
 	Events EventLog
 	// Encode puts an entry of the log into the words of receivers.
 	Encode func(ctx context.Context, e store.Event) (Message, error)
-	// Elected reports whether this is the server that delivers, of several with one store;
-	// nil if it is the only one. It is asked often.
-	Elected func() bool
+	// Elected reports whether this is the server that delivers, of several with one store,
+	// and otherwise which one is, if any; nil if this is the only one. It is asked often.
+	Elected func() (here bool, server string)
 	// Transport carries the requests; nil for the network.
 	Transport http.RoundTripper
 	Log       *slog.Logger
@@ -171,7 +171,7 @@ func (s *Sender) Create(ctx context.Context, w store.Webhook) (store.Webhook, er
 		return store.Webhook{}, fmt.Errorf("create webhook: %w", err)
 	}
 	w.ID, w.CreatedAt, w.Cursor = strings.ToLower(rand.Text()), time.Now().UTC().Truncate(time.Microsecond), last
-	w.Delivered, w.Dropped, w.Moves = 0, 0, 0
+	w.Delivered, w.Dropped, w.Moves, w.Changes = 0, 0, 0, 0
 	s.changes.Lock()
 	defer s.changes.Unlock()
 	if err := s.o.Store.PutWebhook(ctx, w); errdef.Is(err, errdef.Exhausted) {
@@ -279,13 +279,14 @@ func (s *Sender) Change(ctx context.Context, id string, change func(*store.Webho
 		}
 		was := *w
 		change(w)
-		w.ID, w.CreatedAt, w.Moves = was.ID, was.CreatedAt, was.Moves
+		w.ID, w.CreatedAt, w.Moves, w.Changes = was.ID, was.CreatedAt, was.Moves, was.Changes
 		if w.Enabled && !was.Enabled && w.Cursor == was.Cursor {
 			w.Cursor = max(w.Cursor, last)
 		}
 		if w.Cursor != was.Cursor {
 			w.Moves++
 		}
+		w.Changes++ // a server that delivers begins again, whatever was changed
 		return check(*w)
 	})
 	switch {

@@ -212,7 +212,7 @@ func TestDelivers(t *testing.T) {
 		if st := w.stats(hook.ID); st.Delivered != 253 || st.Cursor != 258 || st.Last != 258 || st.Failures != 0 || !st.NextTry.IsZero() || st.LastDelivered.IsZero() {
 			t.Errorf("stats %+v", st)
 		}
-		all, err := w.s.Deliveries(hook.ID)
+		all, err := w.s.Deliveries(t.Context(), hook.ID)
 		if err != nil || len(all) != maxAttempts || all[0].Event != "event-258" || !all[0].OK() || all[0].Number != 1 {
 			t.Errorf("%d deliveries, the last %+v, %v", len(all), all[0], err)
 		}
@@ -394,7 +394,7 @@ func TestDelete(t *testing.T) {
 		_, getErr := w.s.Get(hook.ID)
 		_, changeErr := w.s.Change(t.Context(), hook.ID, func(*store.Webhook) {})
 		_, statsErr := w.s.Stats(t.Context(), hook.ID)
-		_, listErr := w.s.Deliveries(hook.ID)
+		_, listErr := w.s.Deliveries(t.Context(), hook.ID)
 		for n, err := range []error{getErr, changeErr, statsErr, listErr, w.s.Delete(t.Context(), hook.ID)} {
 			if !errdef.Is(err, errdef.NotFound) {
 				t.Errorf("call %d on a deleted one: %v", n, err)
@@ -532,7 +532,7 @@ func TestOverTheNetwork(t *testing.T) {
 	}
 	// The redirect is a failure. A change has it tried again at once.
 	for deadline := time.Now().Add(testmode.Patience()); ; time.Sleep(time.Millisecond) {
-		all, err := s.Deliveries(hook.ID)
+		all, err := s.Deliveries(t.Context(), hook.ID)
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("the redirect was not noted: %+v, %v", all, err)
 		}

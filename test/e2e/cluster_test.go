@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -114,6 +116,7 @@ func TestThreeServers(t *testing.T) {
 	}
 	wakeOnce(ctx, t, all, guests[0])
 	shareThings(ctx, t, all)
+	shareWebhook(ctx, t, all)
 
 	// While a server is away, what it has is seen, and not reached.
 	far := guests[2].through(ctx, all[0])
@@ -295,6 +298,51 @@ func shareThings(ctx context.Context, t *testing.T, all []*server) {
 		return err
 	})
 	eventually(t, 10*time.Second, "the volume is free", func() error { return b.client.DeleteVolume(ctx, volume.ID) })
+}
+
+// shareWebhook asks each server how a webhook does, whichever delivers.
+func shareWebhook(ctx context.Context, t *testing.T, all []*server) {
+	t.Helper()
+	var takes atomic.Bool
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !takes.Load() {
+			w.WriteHeader(http.StatusTeapot)
+		}
+	}))
+	defer receiver.Close()
+	var made struct{ ID string }
+	all[0].call(ctx, http.MethodPost, "/events/webhooks", fmt.Sprintf(`{"name": "n", "url": %q, "signatureSecret": "s", "events": ["sandbox.lifecycle.created"]}`, receiver.URL), &made)
+	at := "/events/webhooks/" + made.ID
+	sb, err := all[0].client.Create(ctx, client.CreateOptions{Timeout: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all[0].kill(ctx, t, sb.ID)
+	type stats struct {
+		Delivered           int
+		ConsecutiveFailures int
+		CaughtUp            bool
+	}
+	told := func(delivered, failures int, last bool) {
+		t.Helper()
+		for i, s := range all {
+			eventually(t, 30*time.Second, fmt.Sprintf("server %d knows how the webhook does", i), func() error {
+				var got stats
+				var tries []struct{ Success bool }
+				s.call(ctx, http.MethodGet, at+"/stats", "", &got)
+				s.call(ctx, http.MethodGet, at+"/deliveries", "", &tries)
+				if got.Delivered != delivered || got.ConsecutiveFailures < failures || got.CaughtUp != last || len(tries) == 0 || tries[0].Success != last {
+					return fmt.Errorf("it says %+v, and %+v of the deliveries", got, tries)
+				}
+				return nil
+			})
+		}
+	}
+	told(0, 1, false)
+	takes.Store(true)
+	all[2].call(ctx, http.MethodPatch, at, `{}`, nil)
+	told(1, 0, true)
+	all[1].call(ctx, http.MethodDelete, at, "", nil)
 }
 
 // TestJoining: a server joins others only where all can reach each other, and brings no

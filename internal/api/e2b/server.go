@@ -107,7 +107,7 @@ type Webhooks interface {
 	Change(ctx context.Context, id string, change func(*store.Webhook)) (store.Webhook, error)
 	Delete(ctx context.Context, id string) error
 	// Deliveries returns the last attempts, newest first.
-	Deliveries(id string) ([]webhook.Attempt, error)
+	Deliveries(ctx context.Context, id string) ([]webhook.Attempt, error)
 	Stats(ctx context.Context, id string) (webhook.Stats, error)
 }
 

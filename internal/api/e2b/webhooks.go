@@ -150,7 +150,7 @@ func (s *server) deliveries(c *call) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
-	attempts, err := s.Webhooks.Deliveries(c.params[webhookParam])
+	attempts, err := s.Webhooks.Deliveries(c.r.Context(), c.params[webhookParam])
 	if err != nil {
 		return reply{}, err
 	}

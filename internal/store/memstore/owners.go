@@ -69,13 +69,13 @@ func (x owners) Changes(context.Context) (map[store.Kind]int64, error) {
 }
 
 // Elect implements store.Offices.
-func (x owners) Elect(_ context.Context, name string) (bool, error) {
+func (x owners) Elect(_ context.Context, name string) (string, error) {
 	if err := x.w.lock(); err != nil {
-		return false, err
+		return "", err
 	}
 	defer x.w.d.mu.Unlock()
 	if x.w.server == "" {
-		return true, nil
+		return "", nil
 	}
 	now := time.Now()
 	leads := func(o office) bool {
@@ -86,7 +86,10 @@ func (x owners) Elect(_ context.Context, name string) (bool, error) {
 	if leads(mine) && !leads(x.w.d.offices[name]) {
 		x.w.d.offices[name] = mine
 	}
-	return leads(mine) && x.w.d.offices[name] == mine, nil
+	if has := x.w.d.offices[name]; leads(has) {
+		return has.server, nil
+	}
+	return "", nil
 }
 
 // Resign implements store.Offices.

@@ -325,54 +325,54 @@ func testChanges(t *testing.T, h harness) {
 // testElect: one server at a time has an office, while its lease lasts.
 func testElect(t *testing.T, h harness) {
 	free := h.open(t)
-	want := func(s store.Store, office string, want bool) {
+	want := func(s store.Store, office, want string) {
 		t.Helper()
 		if got, err := s.Elect(t.Context(), office); err != nil || got != want {
-			t.Errorf("Elect(%s) = %v, %v; want %v", office, got, err, want)
+			t.Errorf("Elect(%s) = %q, %v; want %q", office, got, err, want)
 		}
 	}
-	want(free, "a", true) // nobody has claimed anything
+	want(free, "a", "") // nobody has claimed anything
 	one, two := h.share(t, free), h.share(t, free)
 	claim(t, one, server("one", "here"), time.Hour)
 	claim(t, two, server("two", "there"), time.Hour)
 	for range 2 {
-		want(one, "a", true)
-		want(two, "a", false)
+		want(one, "a", "one")
+		want(two, "a", "one")
 	}
-	want(two, "b", true)
-	want(one, "b", false)
+	want(two, "b", "two")
+	want(one, "b", "two")
+	want(free, "b", "")
 
 	if err := leasesOf(one).Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	want(one, "a", false)
-	want(one, "fresh", false)
-	want(two, "a", true) // the lease is over
+	want(one, "a", "")
+	want(one, "fresh", "")
+	want(two, "a", "two") // the lease is over
 	if err := leasesOf(one).Renew(t.Context(), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	want(one, "a", false)
+	want(one, "a", "two")
 
 	next := h.share(t, free)
 	claim(t, next, server("two", "there"), time.Hour)
-	want(one, "a", true) // the process that was elected is gone
-	want(next, "a", false)
-	want(next, "b", true) // nobody came first
-	if got, _ := two.Elect(t.Context(), "b"); got {
-		t.Error("a store that was fenced is elected")
+	want(one, "a", "one") // the process that was elected is gone
+	want(next, "a", "one")
+	want(next, "b", "two") // nobody came first
+	for _, office := range []string{"b", "fresh"} {
+		_, err := two.Elect(t.Context(), office)
+		wantCode(t, err, "fenced")
 	}
-	_, err := two.Elect(t.Context(), "fresh")
-	wantCode(t, err, "fenced")
 
 	stores := []store.Store{one, next}
-	elected := make([]bool, 8)
+	elected := make([]string, 8)
 	atOnce(t, len(elected), "", func(i int) (err error) {
 		elected[i], err = stores[i%2].Elect(t.Context(), "c")
 		return err
 	})
 	for i := range elected {
-		if elected[i] != elected[i%2] || elected[0] == elected[1] {
-			t.Fatalf("elected at once are, by turns: %v", elected)
+		if elected[i] != elected[0] || elected[i] == "" {
+			t.Fatalf("elected at once are %q", elected)
 		}
 	}
 }
@@ -383,8 +383,8 @@ func testResign(t *testing.T, h harness) {
 	one, two := twoServers(t, h)
 	for _, s := range []store.Store{one, two} {
 		for _, office := range []string{"a", "b"} {
-			if got, err := s.Elect(t.Context(), office); err != nil || got != (s == one) {
-				t.Fatalf("Elect(%s) of %s = %v, %v", office, s.Self(), got, err)
+			if got, err := s.Elect(t.Context(), office); err != nil || got != "one" {
+				t.Fatalf("Elect(%s) of %s = %q, %v", office, s.Self(), got, err)
 			}
 		}
 	}
@@ -392,8 +392,8 @@ func testResign(t *testing.T, h harness) {
 		t.Helper()
 		for office, server := range map[string]string{"a": a, "b": b} {
 			for _, s := range []store.Store{two, one} {
-				if got, err := s.Elect(t.Context(), office); err != nil || got != (s.Self() == server) {
-					t.Errorf("%s: Elect(%s) of %s = %v, %v", when, office, s.Self(), got, err)
+				if got, err := s.Elect(t.Context(), office); err != nil || got != server {
+					t.Errorf("%s: Elect(%s) of %s = %q, %v; want %q", when, office, s.Self(), got, err, server)
 				}
 			}
 		}
