@@ -12,10 +12,9 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
-// Acquire gives a lease on the running generation, waking the sandbox where
-// that is allowed. It returns lifecycle's refusals as they are, and an
-// errdef.Unavailable if the sandbox did not wake, or the service is not ready that
-// the access is for.
+// Acquire gives a lease on the running generation, waking the sandbox where that is allowed. It
+// returns lifecycle's refusals as they are, and an errdef.Unavailable if the sandbox did not wake,
+// or the service is not ready that the access is for.
 func (s *Supervisor) Acquire(ctx context.Context, id string, access Access) (*Lease, error) {
 	s.Waiting.Add(1)
 	defer s.Waiting.Add(-1)
@@ -114,8 +113,7 @@ func (b *box) retry(w *waiter) (lease *Lease, err error) {
 	return lease, err
 }
 
-// leave ends the wait of w. A lease that it was granted and did not take is
-// given back.
+// leave ends the wait of w. A lease that it was granted and did not take is given back.
 func (b *box) leave(w *waiter) {
 	b.mu.Lock()
 	b.waiters = slices.DeleteFunc(b.waiters, func(x *waiter) bool { return x == w })
@@ -140,7 +138,7 @@ func (b *box) grantLocked() {
 // acquireLocked returns a lease, or what to wait for before asking again.
 func (b *box) acquireLocked(access Access) (*Lease, <-chan calls.Ending, error) {
 	m := lifecycle.Meta{Actor: access.Actor, Cause: lifecycle.CauseAccess}
-	if b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
+	if !b.last.Known() || b.sb.Record.Situation() != lifecycle.Situation(lifecycle.Running) { // of each request to one that serves, none is used
 		m.Op = ids.NewOp()
 	}
 	res, err := b.applyLocked(lifecycle.AccessRequested{

@@ -15,6 +15,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/awake"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/commits"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
 	"github.com/drowse-dev/drowse/internal/supervisor/fields"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
@@ -53,7 +54,6 @@ type box struct {
 	desk      *leases.Desk       // those on the serving generation
 	waiters   []*waiter          // accesses that wait for the sandbox to serve
 	work      awake.Work
-	logAt     time.Time     // when the agent was last asked for its log
 	starved   starved.Count // for want of memory
 	polling   bool          // the agent is being asked what goes on
 	releasing sync.Mutex    // held while what is left of it is removed
@@ -63,7 +63,7 @@ type box struct {
 	traces    trace.Book
 	fault     checkpoint.Finding
 	ended     calls.Waiting
-	unsure    bool      // whether the last commit has happened
+	last      commits.Last
 	moves     bool      // to another server
 	tasks     tasks.Set // the work of effects in flight, by operation id
 
@@ -78,6 +78,7 @@ type box struct {
 func newBox(s *Supervisor, sb store.Sandbox) *box {
 	sb.Owner = s.o.Store.Self()
 	b := &box{s: s, id: sb.ID, sb: sb, ended: calls.Waiting{}}
+	b.last = commits.Last{Mu: &b.mu, Learned: b.learned, Left: func(server string) { b.background(func(context.Context) { disown(b, server) }) }}
 	b.tenant = s.guard.Tenant(asked{b})
 	b.desk, b.bed = leases.New(&b.mu), bedOf(b)
 	b.gate = s.outside.Gate(sb.ID, sb.Config, audited(b))
@@ -112,16 +113,20 @@ func (b *box) apply(ev lifecycle.Event) (lifecycle.Result, error) {
 }
 
 func (b *box) applyLocked(ev lifecycle.Event) (lifecycle.Result, error) {
-	return b.applyWithLocked(ev, b.s.Before(b.sb, ev))
+	return b.applyWithLocked(ev, nil, func(lifecycle.Result) {})
 }
 
-// applyWithLocked also keeps a snapshot, in the same commit, if the event applies.
-func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecycle.Result, error) {
+// applyWithLocked also keeps a snapshot, in the same commit, if the event applies. Once that has
+// changed the sandbox, then is called, also where the commit was learned of only later.
+func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot, then func(lifecycle.Result)) (lifecycle.Result, error) {
 	if planted.In(planted.DeafKill) && ev.Kind() == (lifecycle.KillRequested{}).Kind() && b.sb.Record.Phase() == lifecycle.Resuming {
 		return lifecycle.Result{Record: b.sb.Record}, nil
 	}
-	if why := b.disowned.Load(); why != nil { // nothing of it will end here that could be waited for
-		return lifecycle.Result{Record: b.sb.Record}, *why
+	if err := b.settleLocked(); err != nil {
+		return lifecycle.Result{Record: b.sb.Record}, err
+	}
+	if snap == nil {
+		snap = b.s.Before(b.sb, ev)
 	}
 	if b.moves && takeover.Waits(ev) {
 		return lifecycle.Result{Record: b.sb.Record, Verdict: lifecycle.Waits}, nil
@@ -163,14 +168,25 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 		durable.Record.EndAt = b.sb.Record.EndAt
 	}
 	b.bed.Approach(durable.Record)
-	if err := b.commit(&durable, res.Entries, snap); err != nil {
-		_ = b.s.slots.Move(next, b.sb) // giving back never fails
+	err = b.s.commits.Commit(&b.last, &commits.Change{Sandbox: durable, Was: b.sb.Record.Op, Entries: res.Entries, Snapshot: snap,
+		Refused: func() { _ = b.s.slots.Move(next, b.sb) }, // giving back never fails
+		Stored: func(sb store.Sandbox) {
+			next.Rev = sb.Rev
+			b.changedLocked(next, res)
+			then(res)
+		},
+	})
+	if err != nil {
 		return lifecycle.Result{Record: b.sb.Record}, err
 	}
-	next.Rev = durable.Rev
-	before, ended := b.sb.Record, b.sb.Config.Before != nil && next.Config.Before == nil
+	return res, nil
+}
+
+// changedLocked has a sandbox be what has been committed, by what was decided.
+func (b *box) changedLocked(next store.Sandbox, res lifecycle.Result) {
+	before, was := b.sb.Record, b.sb.Config
 	b.sb = next
-	if ended {
+	if was.Before != nil && next.Config.Before == nil {
 		b.setGate()
 	}
 	b.s.Announce()
@@ -185,7 +201,6 @@ func (b *box) applyWithLocked(ev lifecycle.Event, snap *store.Snapshot) (lifecyc
 	b.actAll(res.Effects)
 	b.grantLocked()
 	b.mergeLocked(before)
-	return res, nil
 }
 
 func (b *box) actAll(effects []lifecycle.Effect) {
@@ -223,8 +238,7 @@ func (b *box) arm() {
 	b.s.timers.Set(b, d.At.Add(time.Microsecond-1).Truncate(time.Microsecond), b.sb.Record.Settings.Pauses(d.Clock))
 }
 
-// fire lets a deadline that has come take effect. What it means is looked up
-// again: the world may have moved on.
+// fire lets a deadline that has come take effect. What it means is looked up again.
 func (b *box) fire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,9 +267,8 @@ func (b *box) fire() {
 	}
 }
 
-// request lets ev happen, and returns what tells the end of the operation that
-// is then in flight: the one that ev began or joined, or has to wait for. It is
-// nil if there is none.
+// request lets ev happen, and returns what tells the end of the operation that is then in flight:
+// the one that ev began or joined, or has to wait for. It is nil if there is none.
 func (b *box) request(ev lifecycle.Event) (lifecycle.Result, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

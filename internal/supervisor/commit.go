@@ -1,53 +1,51 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
+	"github.com/drowse-dev/drowse/internal/supervisor/commits"
+	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
-// commit makes a change durable, with a snapshot of the sandbox unless that is nil,
-// giving up the ballast if there is no room. The record has its next revision then.
-func (b *box) commit(sb *store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
-	s := b.s
-	var forgotten []string
-	write := func() (err error) {
-		if !sb.Ended() {
-			return s.Commit(s.commitContext(), *sb, entries, snap)
-		}
-		forgotten, err = s.o.Store.CommitEnd(s.commitContext(), *sb, entries)
-		return err
+// newCommitter returns what makes the changes of all sandboxes durable.
+func newCommitter(s *Supervisor) *commits.Committer {
+	o := commits.Options{
+		Commit: func(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry, snap *store.Snapshot) error {
+			return s.Commit(ctx, sb, entries, snap)
+		},
+		Store: s.o.Store, Tenure: s.tenure, Later: func() bool { return s.sleep(storeRetry) }, Go: func(f func()) { s.work.Go(f) }, Log: s.log,
+		Forgotten: func(id string) {
+			if b, err := s.box(id); err == nil {
+				b.background(func(context.Context) { b.forgotten() })
+			}
+		},
 	}
-	err := s.tenure.Allows(b.sb.Record.Op, sb.Record.Op)
-	if err == nil {
-		err = write()
+	if s.o.Lease == nil { // else the database is on another disk
+		o.Relieve = s.space.GiveUp
 	}
-	if err != nil && !store.Refused(err) && s.o.Lease == nil && s.space.GiveUp() { // else the database is on another disk
-		s.log.Warn("the disk is full: reserve given up", "sandbox", sb.ID, "err", err)
-		err = write()
+	return commits.New(s.ctx, o)
+}
+
+// settleLocked returns when it is known whether the last change has happened, or else an error:
+// nothing else may happen until then.
+func (b *box) settleLocked() error {
+	if why := b.disowned.Load(); why != nil { // nothing will end here that could be waited for
+		return *why
 	}
-	if b.unsure && store.IsChanged(err) { // by a commit before, whose answer was lost
-		b.sb.Rev++
-		sb.Rev = b.sb.Rev
-		err = write()
-	}
-	for _, id := range forgotten {
-		if oldest, err := s.box(id); err == nil {
-			b.background(func(context.Context) { oldest.forgotten() })
-		}
-	}
-	switch {
-	case err == nil:
-		sb.Rev, b.unsure = sb.Rev+1, false
-	case !store.Refused(err):
-		b.unsure = true
-	}
-	if owner, is := store.SandboxElsewhere(err, b.id); is && b.sb.Rev > 0 {
-		b.background(func(context.Context) { disown(b, owner) })
-	}
-	return s.tenure.Heard(err)
+	return b.s.commits.Settle(&b.last)
+}
+
+// learned has what follows from a change who asked for it has not heard that it has happened.
+func (b *box) learned() {
+	b.setGate()
+	b.background(func(ctx context.Context) {
+		b.openNetwork()
+		b.s.removals.Insist(func() error { return b.s.RefreshSnapshots(ctx) }, "a snapshot may not be known here yet", "sandbox", b.id)
+	})
 }
 
 // resign serves nobody any more: another process has claimed the server.
@@ -63,19 +61,17 @@ func resign(s *Supervisor, why error) {
 	})
 }
 
-// commitContext outlives callers and the supervisor: a commit is not left half
-// way because somebody went away.
-func (s *Supervisor) commitContext() context.Context { return context.WithoutCancel(s.ctx) }
-
 // logEntry commits an entry that goes with no change of the record.
 func (b *box) logEntry(e lifecycle.Entry) error {
-	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
-	if err := b.commit(&b.sb, []lifecycle.Entry{e}, nil); err != nil {
+	if err := cmp.Or(b.settleLocked(), outcome.Alive(&b.sb)); err != nil {
 		return err
 	}
-	b.s.Announce()
-	b.reportEntry(e)
-	return nil
+	e.Generation, e.From, e.To = b.sb.Record.Generation, b.sb.Record.Situation(), b.sb.Record.Situation()
+	return b.s.commits.Commit(&b.last, &commits.Change{Sandbox: b.sb, Was: b.sb.Record.Op, Entries: []lifecycle.Entry{e}, Stored: func(sb store.Sandbox) {
+		b.sb = sb
+		b.s.Announce()
+		b.reportEntry(e)
+	}})
 }
 
 // reportEntry counts an entry of the event log, and tells it in the server's:

@@ -24,8 +24,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/trace"
 )
 
-// storeRetry is how long to wait before reporting again what the store did not
-// take.
+// storeRetry is how long to wait before reporting again what the store did not take.
 const storeRetry = time.Second
 
 // act begins an effect. It is called with b.mu held.
@@ -67,8 +66,7 @@ func (b *box) act(e lifecycle.Effect) {
 	}
 }
 
-// spawn runs the work of an operation, which can be told to stop. It also
-// stops when the supervisor does.
+// spawn runs the work of an operation, which can be told to stop. It also stops when the supervisor does.
 func (b *box) spawn(op string, f func(context.Context)) {
 	ctx, done := b.tasks.Begin(b.s.ctx, op)
 	end := func() {}
@@ -82,30 +80,37 @@ func (b *box) spawn(op string, f func(context.Context)) {
 	})
 }
 
-// background runs work that is carried to its end also while the supervisor
-// stops.
+// background runs work that is carried to its end also while the supervisor stops.
 func (b *box) background(f func(context.Context)) {
 	ctx := context.WithoutCancel(b.s.ctx)
 	b.s.work.Go(func() { f(ctx) })
 }
 
-// removalTries is how often the removal of a sandbox that has ended is tried while
-// its kill waits.
+// removalTries is how often the removal of a sandbox that has ended is tried while its kill waits.
 const removalTries = 3
 
-// tell reports an outcome until the store takes it: the world has changed, and
-// the record must follow.
-func (b *box) tell(ev lifecycle.Event) lifecycle.Result {
-	for {
-		res, err := b.apply(ev)
-		if _, gone := store.SandboxElsewhere(err, b.id); err == nil || gone {
-			return res
+// tell reports an outcome until the store takes it: the world has changed, and the record must
+// follow. Where it is not known whether it has, the server stops, and the next one finds out.
+func (b *box) tell(ev lifecycle.Event) (res lifecycle.Result, known bool) {
+	res, err := b.learn(ev, nil, func() {}, true)
+	return res, !store.IsUnlearned(err)
+}
+
+// learn reports an outcome, with a snapshot unless that is nil, and returns when it is known
+// whether the store has taken it. Then is called in that instant, with b.mu held.
+func (b *box) learn(ev lifecycle.Event, snap *store.Snapshot, then func(), insists bool) (lifecycle.Result, error) {
+	return b.s.commits.Learn(&b.last, func(done func(lifecycle.Result)) (lifecycle.Result, error) {
+		return b.applyWithLocked(ev, snap, func(res lifecycle.Result) {
+			done(res)
+			then()
+		})
+	}, func(err error) bool {
+		_, gone := store.SandboxElsewhere(err, b.id)
+		if !gone {
+			b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)
 		}
-		b.s.log.Error("outcome could not be recorded", "sandbox", b.id, "event", ev.Kind(), "err", err)
-		if !b.s.sleep(storeRetry) {
-			return res
-		}
-	}
+		return insists && !gone
+	})
 }
 
 // start carries out StartRuntime.
@@ -138,14 +143,12 @@ func (b *box) start(ctx context.Context, e lifecycle.Effect) {
 	}
 }
 
-// commitStart reports the start, and makes the runtime the serving one in the
-// same instant.
+// commitStart reports the start, and makes the runtime the serving one in the same instant.
 func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bool {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	goesOn, up, last := b.sb.Record.Checkpointing() && b.sb.Record.Op.Cause == lifecycle.CauseCheckpoint, b.work.Up, b.work.Last
-	res, err := b.applyLocked(ev)
-	if err == nil && res.Changed {
+	b.mu.Unlock()
+	res, err := b.learn(ev, nil, func() {
 		b.serveLocked(inst)
 		switch {
 		case goesOn && !up.IsZero(): // a checkpoint is no activity
@@ -156,13 +159,12 @@ func (b *box) commitStart(ev lifecycle.StartSucceeded, inst runtime.Instance) bo
 			b.arm()
 		}
 		b.grantLocked()
-		return true
-	}
-	if err != nil {
-		b.s.log.Error("start could not be recorded", "sandbox", b.id, "err", err)
+	}, false)
+	unknown := store.IsUnlearned(err)
+	if err != nil && !unknown {
 		go b.tell(lifecycle.StartFailed{Op: ev.Op, Detail: outcome.Words(err)})
 	}
-	return false
+	return res.Changed || unknown // then it may serve for the next server
 }
 
 // watch reports a runtime that ends by itself while it serves.
@@ -194,8 +196,8 @@ func (b *box) autopsy(inst runtime.Instance, generation int64) lifecycle.Runtime
 	return gone
 }
 
-// capture carries out CaptureRuntime: the two-phase pause. Up to the commit
-// the runtime is only frozen, and any failure thaws it.
+// capture carries out CaptureRuntime: the two-phase pause. Up to the commit the runtime is only
+// frozen, and any failure thaws it.
 func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	sb, inst := b.serving()
 	c := &capture.Capture{Image: e.Op, Sandbox: sb, Inst: inst, Drain: b.drainLeases, Rest: mayRest(b, sb.Record.Op), Farewell: func(ctx context.Context) { b.fetchLastLog(ctx, inst) }}
@@ -206,9 +208,9 @@ func (b *box) capture(ctx context.Context, e lifecycle.Effect) {
 	}
 	if err == nil {
 		recorded := trace.Start(ctx, "record")
-		verdict := b.tell(ready).Verdict
+		res, known := b.tell(ready)
 		recorded()
-		if verdict == lifecycle.Applies {
+		if res.Verdict == lifecycle.Applies || !known {
 			return
 		}
 	}
@@ -253,9 +255,8 @@ func (b *box) resumeService(inst runtime.Instance, c *capture.Capture, cause err
 // thawRetry is how long to wait before another try to thaw a runtime.
 const thawRetry = time.Second
 
-// thaw thaws the serving runtime, however often it takes: nobody can use it
-// until then. It gives up, with false, when something else has become of the
-// sandbox, or is up to the next server.
+// thaw thaws the serving runtime, however often it takes: nobody can use it until then. It gives
+// up, with false, when something else has become of the sandbox, or is up to the next server.
 func (b *box) thaw(inst runtime.Instance) bool {
 	for {
 		err := inst.Thaw(context.WithoutCancel(b.s.ctx))
@@ -282,8 +283,7 @@ func (b *box) discard(id string) {
 	b.s.removals.Insist(func() error { return b.s.remains.Runtime(ctx, id, false) }, "failed runtime could not be removed", "sandbox", b.id, "runtime", id)
 }
 
-// releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint
-// builds on it.
+// releaseRuntime carries out ReleaseRuntime. The layer stays if the checkpoint builds on it.
 func (b *box) releaseRuntime(ctx context.Context, launch int64) {
 	id := sweep.RuntimeID(b.id, launch)
 	b.s.removals.Insist(func() error {
@@ -341,8 +341,7 @@ func (b *box) releaseAll(ctx context.Context, op string, inst runtime.Instance, 
 	b.s.space.Restore()
 }
 
-// taskPatience is how long the work of an operation may take to stop when told, at
-// least.
+// taskPatience is how long the work of an operation may take to stop when told, at least.
 const taskPatience = 2 * time.Second
 
 func (b *box) record() lifecycle.Record { return b.snapshot().Record }

@@ -164,6 +164,7 @@ type seenBox struct {
 
 	mu sync.Mutex
 	history.History
+	last, unlearned []int // which ops the last commit has logged, and those of them that its server does not know of
 }
 
 const historyClients = 16
@@ -222,10 +223,28 @@ func (s *scene) committed(c memstore.Commit) error {
 		close(b.known)
 	}
 	done := s.clock.Add(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.last = nil
 	for _, e := range c.Entries {
-		b.add(history.FromLog(e, b.began, done))
+		b.last = append(b.last, len(b.Ops))
+		b.Ops = append(b.Ops, history.FromLog(e, b.began, done))
 	}
 	return nil
+}
+
+// learn notes that a server knows by now what was committed, unless the answer to the last commit
+// is lost: what it tells others may be of before.
+func (b *seenBox) learn(now int64, lost bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, i := range b.unlearned {
+		b.Ops[i].Return = now
+	}
+	b.unlearned = nil
+	if lost {
+		b.unlearned = b.last
+	}
 }
 
 func (b *seenBox) add(op history.Op) {

@@ -83,7 +83,7 @@ func (s *Supervisor) admit(a *moving.Arrival) (*box, <-chan struct{}, error) {
 		b.mu.Unlock()
 	}
 	if err != nil {
-		return nil, unmade(b, a.Event(), err, true, func() {
+		return nil, unmade(b, err, true, func() {
 			s.removals.Insist(func() error { return s.RemoveParts(a.Checkpoint) }, "failed import could not be removed", "sandbox", a.ID)
 		}), err
 	}

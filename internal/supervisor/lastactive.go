@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"github.com/drowse-dev/drowse/internal/store"
+	"github.com/drowse-dev/drowse/internal/supervisor/commits"
 	"github.com/drowse-dev/drowse/internal/supervisor/ids"
 )
 
@@ -47,14 +49,10 @@ func (b *box) storeActivity(stale time.Duration) error {
 	defer b.mu.Unlock()
 	t := ids.Now()
 	last, requested := b.lastActiveLocked(t)
-	if b.inst == nil || !b.sb.Record.Settings.MeasuresWork() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
+	if b.inst == nil || !b.last.Known() || !b.sb.Record.Settings.MeasuresWork() || b.sb.Record.Op != nil || !last.After(b.sb.ActiveAt) || t.Sub(b.sb.ActiveAt) < stale {
 		return nil
 	}
 	next := b.sb
 	next.ActiveAt, next.RequestedAt = last, requested
-	if err := b.commit(&next, nil, nil); err != nil {
-		return err
-	}
-	b.sb = next
-	return nil
+	return b.s.commits.Commit(&b.last, &commits.Change{Sandbox: next, Stored: func(sb store.Sandbox) { b.sb = sb }})
 }

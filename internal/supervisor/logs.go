@@ -3,8 +3,6 @@ package supervisor
 import (
 	"context"
 	"math"
-	"slices"
-	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
 	"github.com/drowse-dev/drowse/internal/runtime"
@@ -13,12 +11,8 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
-const (
-	// logEvery is how long what an agent tells may stay with it alone.
-	logEvery = time.Minute
-	// maxLogEvents is how many entries of the event log are shown as lines.
-	maxLogEvents = 1000
-)
+// maxLogEvents is how many entries of the event log are shown as lines.
+const maxLogEvents = 1000
 
 func (s *Supervisor) logs() journal.Dir { return journal.Dir(s.o.LogDir) }
 
@@ -46,18 +40,14 @@ func (s *Supervisor) SandboxLog(ctx context.Context, id string) ([]journal.Line,
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range slices.Backward(events) {
-		lines = append(lines, journal.LineOf(e))
-	}
-	slices.SortStableFunc(lines, func(a, b journal.Line) int { return a.At.Compare(b.At) })
-	return lines, nil
+	return journal.Merge(lines, events), nil
 }
 
 // fetchLogSometimes is fetchLog if there may be something new that has been with
 // the agent alone for long.
 func (b *box) fetchLogSometimes(inst runtime.Instance) {
 	b.mu.Lock()
-	used := b.work.Last.After(b.logAt) && ids.Now().Sub(b.logAt) > logEvery && b.lookableLocked() == inst
+	used := b.journal.Due(b.work.Last, ids.Now()) && b.lookableLocked() == inst
 	b.mu.Unlock()
 	if used {
 		b.s.work.Go(func() { b.fetchLog(b.s.ctx, inst) })
@@ -78,15 +68,7 @@ func (b *box) fetchLastLog(ctx context.Context, inst runtime.Instance) {
 // fetchLog asks the agent for what is new in its log, and stores it. What cannot
 // be had is left for the next time.
 func (b *box) fetchLog(ctx context.Context, inst runtime.Instance) {
-	if b.s.o.LogDir == "" || inst == nil {
-		return
-	}
-	b.mu.Lock()
-	b.logAt = ids.Now()
-	b.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
-	defer cancel()
-	err := b.journal.Fetch(b.s.logs(), b.id, inst, func(after int64) ([]*agentapi.LogLine, error) {
+	err := b.journal.Fetch(ctx, b.s.logs(), b.id, inst, func(ctx context.Context, after int64) ([]*agentapi.LogLine, error) {
 		return b.agent(inst).Log(ctx, after)
 	})
 	if err != nil {

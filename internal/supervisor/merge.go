@@ -9,13 +9,12 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/merging"
 )
 
-// mergeLocked is called when something has changed: if the sandbox sleeps, a
-// layer that waits for that takes its place in the stack, or a merge begins. The
-// sandbox never waits for one: it may wake, run and sleep again meanwhile. The
-// layers that are merged never change, and are removed only when the stack is
-// without them. That is committed only while the sandbox sleeps, or falls asleep
-// for a checkpoint on the way, when nothing is mounted over them but what is
-// released already, and never runs again.
+// mergeLocked is called when something has changed: if the sandbox sleeps, a layer that waits for
+// that takes its place in the stack, or a merge begins. The sandbox never waits for one: it may
+// wake, run and sleep again meanwhile. The layers that are merged never change, and are removed
+// only when the stack is without them. That is committed only while the sandbox sleeps, or falls
+// asleep for a checkpoint on the way, when nothing is mounted over them but what is released
+// already, and never runs again.
 func (b *box) mergeLocked(before lifecycle.Record) {
 	rec := b.sb.Record
 	if m := b.merged; m != nil && rec.Checkpoint != nil && slices.Contains(rec.Checkpoint.Stack, m.Into) {
@@ -49,7 +48,14 @@ func (b *box) waitingMerge() *lifecycle.LayersMerged {
 // commitMergeLocked puts the merged layer into the stack. One that could not be
 // committed is not given up, but tried again: the store may have taken it.
 func (b *box) commitMergeLocked() {
-	res, err := b.applyLocked(*b.merged)
+	err := b.settleLocked()
+	if b.merged == nil { // it was that
+		return
+	}
+	var res lifecycle.Result
+	if err == nil {
+		res, err = b.applyLocked(*b.merged)
+	}
 	switch {
 	case err != nil:
 		b.s.log.Error("merged layer could not be committed", "sandbox", b.id, "layer", b.merged.Into, "err", err)
@@ -84,8 +90,7 @@ func (b *box) merge(ctx context.Context) {
 	}
 }
 
-// dropMerge removes a merged layer that did not get into the stack, or what there
-// is of it.
+// dropMerge removes a merged layer that did not get into the stack, or what there is of it.
 func (b *box) dropMerge(id, outcome string) {
 	b.s.metrics.Merged(outcome)
 	b.background(func(context.Context) { b.dropLayers([]string{id}) })

@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"cmp"
+
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 	"github.com/drowse-dev/drowse/internal/supervisor/calls"
@@ -8,8 +10,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/outcome"
 )
 
-// patch applies a patch as a whole, or returns what tells the end of the
-// operation in flight.
+// patch applies a patch as a whole, or returns what tells the end of the operation in flight.
 func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan calls.Ending, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -23,11 +24,13 @@ func (b *box) patch(p Patch, actor string) (store.Sandbox, <-chan calls.Ending, 
 	return b.viewLocked(), nil, nil
 }
 
-// applyPatchLocked lets an event happen that changes the settings of p. What
-// else p changes is changed in the same commit, or not at all. If that commit
-// begins a resume, the sandbox remembers how it was before: a resume that fails
-// leaves nothing of the change.
+// applyPatchLocked lets an event happen that changes the settings of p. What else p changes is
+// changed in the same commit, or not at all. If that commit begins a resume, the sandbox remembers
+// how it was before: a resume that fails leaves nothing of the change.
 func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifecycle.Result, error) {
+	if err := b.settleLocked(); err != nil {
+		return lifecycle.Result{}, err
+	}
 	config, asleep := b.sb.Config, b.sb.Record.State == lifecycle.Paused
 	changed, err := b.s.outside.Changed(p.On(config))
 	if err != nil {
@@ -54,7 +57,7 @@ func (b *box) applyPatchLocked(p Patch, ev lifecycle.Event, actor string) (lifec
 func (b *box) configure(actor, detail string, change func(*store.Config) error) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := outcome.Alive(&b.sb); err != nil {
+	if err := cmp.Or(b.settleLocked(), outcome.Alive(&b.sb)); err != nil {
 		return err
 	}
 	before := b.sb.Config

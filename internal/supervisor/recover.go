@@ -79,9 +79,8 @@ func (b *box) recover(ctx context.Context) error {
 	return nil
 }
 
-// sweep removes runtimes, mounts, layers and images that no record owns. This
-// server is the only one on its state directory, and nothing is in flight yet
-// but what the records say.
+// sweep removes runtimes, mounts, layers and images that no record owns. This server is the only
+// one on its state directory, and nothing is in flight yet but what the records say.
 func (s *Supervisor) sweep(ctx context.Context) error {
 	sweeper := sweep.Sweeper{Runtimes: s.o.Driver, RunDir: s.o.RunDir, Layers: s.o.Layers, Templates: s.o.Templates, Volumes: s.o.Volumes, Builds: s.o.Builds}
 	var records []store.Sandbox

@@ -18,7 +18,7 @@ import (
 func bedOf(b *box) *lightsleep.Bed {
 	return b.s.light.Bed(&b.mu, func(launched int64, why lightsleep.Why) {
 		b.s.log.Debug("sandbox sleeps deeply", "sandbox", b.id, "why", why)
-		b.releaseRuntime(b.s.commitContext(), launched)
+		b.releaseRuntime(context.WithoutCancel(b.s.ctx), launched)
 		if why == lightsleep.ByChange {
 			return
 		}

@@ -86,6 +86,7 @@ type host struct {
 	runs    atomic.Pointer[process]       // nil for none
 	now     atomic.Pointer[process]       // that which answers; nil for none
 	away    atomic.Bool                   // it is cut off from the database
+	cut     atomic.Bool                   // it is so from its next commit on, whose answer is lost
 	noBlobs atomic.Bool                   // and from the object storage
 	slow    atomic.Bool                   // its disk is
 	still   atomic.Pointer[chan struct{}] // it stands still until that is closed
@@ -116,7 +117,7 @@ type fetching struct {
 }
 
 // reach is the database as a server reaches it. What it is asked while it is out of reach
-// does not happen. That an answer is lost, TestSimulation has.
+// does not happen.
 type reach struct {
 	*memstore.Store
 	h   *host
@@ -149,15 +150,33 @@ func (r *reach) told(tell func() error) error {
 }
 
 func (r *reach) Commit(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return r.told(func() error { return r.Store.Commit(ctx, sb, entries) })
+	return r.told(func() error { return r.answer(sb, r.Store.Commit(ctx, sb, entries)) })
+}
+
+// answer returns what a server learns of a commit.
+func (r *reach) answer(sb store.Sandbox, err error) error {
+	lost := err == nil && r.h.cut.CompareAndSwap(true, false)
+	r.h.f.boxOf(sb).learn(r.h.f.clock.Add(1), lost)
+	if lost {
+		r.h.away.Store(true)
+		return store.ErrUnlearned(errAway)
+	}
+	return err
 }
 
 func (r *reach) CommitEnd(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) ([]string, error) {
-	return reached(r, func() ([]string, error) { return r.Store.CommitEnd(ctx, sb, entries) })
+	return reached(r, func() ([]string, error) {
+		forgotten, err := r.Store.CommitEnd(ctx, sb, entries)
+		return forgotten, r.answer(sb, err)
+	})
+}
+
+func (r *reach) CommitSnapshot(ctx context.Context, snap store.Snapshot, sb store.Sandbox, entries []lifecycle.Entry) error {
+	return r.told(func() error { return r.answer(sb, r.Store.CommitSnapshot(ctx, snap, sb, entries)) })
 }
 
 func (r *reach) Take(ctx context.Context, sb store.Sandbox, entries []lifecycle.Entry) error {
-	return r.told(func() error { return r.Store.Take(ctx, sb, entries) })
+	return r.told(func() error { return r.answer(sb, r.Store.Take(ctx, sb, entries)) })
 }
 
 func (r *reach) Offer(ctx context.Context, id, checkpoint, to string) error {
@@ -407,8 +426,13 @@ func (h *host) suffer() {
 			h.stop(other)
 			time.Sleep(long)
 		case n < 65:
-			h.away.Store(true)
+			if other {
+				h.cut.Store(true)
+			} else {
+				h.away.Store(true)
+			}
 			time.Sleep(long)
+			h.cut.Store(false)
 			h.away.Store(false)
 		case n < 80:
 			c := make(chan struct{})

@@ -617,6 +617,10 @@ func (s *sim) commitHooks(srv *server) memstore.Hooks {
 				s.crash(srv, "after a commit")
 				return errDead
 			}
+			if !s.calm.Load() && percent(rng, s.plan.storeFails) {
+				s.logf("  FAULT the answer to a commit of box%s is lost", c.After.Config.Metadata["ordinal"])
+				return errors.New("no answer")
+			}
 			return nil
 		},
 	}

@@ -80,15 +80,17 @@ func (t *taking) request() (lifecycle.Result, <-chan calls.Ending, error) {
 	b := t.b
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.settleLocked(); err != nil {
+		return lifecycle.Result{Record: b.sb.Record}, nil, err
+	}
 	m := calls.By(ids.NewOp(), t.req.Actor)
 	var made *store.Snapshot
 	if rec := b.sb.Record; rec.Situation() == lifecycle.Situation(lifecycle.Paused) {
 		made = new(b.s.Of(b.sb, *rec.Checkpoint, t.req))
 		m.Detail = snapshots.Describe(*made)
 	}
-	b.takings = map[string]*taking{m.Op: t} // for the effect, if the operation begins
-	defer func() { b.takings = nil }()
-	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m, Only: t.req.Only}, made)
+	b.takings = map[string]*taking{m.Op: t} // for the effect, if and when the operation begins
+	res, err := b.applyWithLocked(lifecycle.SnapshotRequested{Meta: m, Only: t.req.Only}, made, func(lifecycle.Result) {})
 	if err == nil && made != nil {
 		t.snap = *made
 	}
@@ -128,14 +130,11 @@ func (t *taking) captureAs(ctx context.Context, c *snapshots.Capture) error {
 	snap := b.s.Of(c.Sandbox, cp, t.req)
 	snap.Frozen = frozen
 	t.snap = snap
-	b.mu.Lock()
-	res, err := b.applyWithLocked(lifecycle.SnapshotTaken{Op: c.Op, Bytes: cp.Bytes, Detail: snapshots.Describe(snap)}, &snap)
-	b.mu.Unlock()
+	res, err := b.learn(lifecycle.SnapshotTaken{Op: c.Op, Bytes: cp.Bytes, Detail: snapshots.Describe(snap)}, &snap, func() {}, false)
 	if err == nil && res.Verdict != lifecycle.Applies {
 		err = context.Canceled
 	}
-	if err != nil {
-		t.err = err
+	if t.err = err; err != nil && !store.IsUnlearned(err) {
 		b.s.Discard(c)
 	}
 	return err
@@ -188,10 +187,9 @@ type (
 	Forked      = snapshots.Forked
 )
 
-// Fork starts sandboxes that go on from what a sandbox is now, each with an id and
-// tokens of its own, and with its settings. They share one capture. The sandbox
-// itself goes on as with a snapshot. It returns when each child serves, or is paused
-// if that is asked for, or has failed.
+// Fork starts sandboxes that go on from what a sandbox is now, each with an id and tokens of its
+// own, and with its settings. They share one capture. The sandbox itself goes on as with a
+// snapshot. It returns when each child serves, or is paused if that is asked for, or has failed.
 func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Forked, error) {
 	b, err := s.box(id)
 	if err != nil {
@@ -214,11 +212,11 @@ func (s *Supervisor) Fork(ctx context.Context, id string, req ForkRequest) ([]Fo
 		child.Config.Name, child.Config.Idempotency = req.Name, req.Once
 		return s.Create(ctx, child)
 	})
-	if err := s.RemoveSnapshot(s.commitContext(), snap.ID, req.Actor); err != nil {
+	if err := s.RemoveSnapshot(context.WithoutCancel(s.ctx), snap.ID, req.Actor); err != nil {
 		s.log.Error("snapshot of a fork could not be removed", "sandbox", id, "snapshot", snap.ID, "err", err)
 	}
 	if err := req.Settle(children, func(child string) {
-		if err := s.Kill(s.commitContext(), child, req.Actor); err != nil {
+		if err := s.Kill(context.WithoutCancel(s.ctx), child, req.Actor); err != nil {
 			s.log.Error("child of a fork could not be removed", "sandbox", child, "err", err)
 		}
 	}); err != nil {

@@ -40,6 +40,7 @@ import (
 	"github.com/drowse-dev/drowse/internal/supervisor/capacity"
 	"github.com/drowse-dev/drowse/internal/supervisor/capture"
 	"github.com/drowse-dev/drowse/internal/supervisor/checkpoint"
+	"github.com/drowse-dev/drowse/internal/supervisor/commits"
 	"github.com/drowse-dev/drowse/internal/supervisor/cost"
 	"github.com/drowse-dev/drowse/internal/supervisor/defaults"
 	"github.com/drowse-dev/drowse/internal/supervisor/disklimit"
@@ -171,6 +172,7 @@ type Supervisor struct {
 	launcher *launch.Launcher
 	captures capture.Maker
 	remains  *remains.Remover
+	commits  *commits.Committer
 	carrier  moving.Carrier
 	replicas *replication.Replicator
 	merger   merging.Merger
@@ -303,6 +305,7 @@ func (s *Supervisor) furnish() {
 			})
 		},
 	})
+	s.commits = newCommitter(s)
 	s.remains = remains.New(o.Driver, o.Layers, o.RunDir, s)
 }
 
@@ -312,9 +315,8 @@ func (s *Supervisor) goOn(f func(context.Context)) { s.work.Go(func() { f(s.ctx)
 // sleep returns false at once when the supervisor stops.
 func (s *Supervisor) sleep(d time.Duration) bool { return insist.Sleep(s.ctx, d) }
 
-// Stop ends the supervisor's work in order: operations in flight end in their
-// safer neighbour, running sandboxes go on by themselves. It waits for that
-// until ctx ends.
+// Stop ends the supervisor's work in order: operations in flight end in their safer neighbour,
+// running sandboxes go on by themselves. It waits for that until ctx ends.
 func (s *Supervisor) Stop(ctx context.Context) error {
 	if err := s.storeAllActivity(ctx); err != nil {
 		s.log.Warn("last activity could not be stored", "err", err)
@@ -421,16 +423,16 @@ func (s *Supervisor) beginCreate(req CreateRequest) (b *box, ended <-chan calls.
 		return nil, nil, nil, err
 	}
 	if _, ended, err = made.request(req.first(begun)); err != nil {
-		return nil, nil, unmade(made, req.first(begun), err, false, func() {}), fmt.Errorf("create sandbox: %w", err)
+		return nil, nil, unmade(made, err, false, func() {}), fmt.Errorf("create sandbox: %w", err)
 	}
 	s.Note(made.snapshot())
 	return made, ended, nil, nil
 }
 
-// unmade forgets a sandbox whose first commit failed, of an event, and calls never. If it may be in the
+// unmade forgets a sandbox whose first commit failed, and calls never. If it may be in the
 // store nevertheless, it does so once it is known that it is not; what is returned is closed then. What is
 // there ends, unless it is to be kept.
-func unmade(b *box, begun lifecycle.Event, err error, keep bool, never func()) <-chan struct{} {
+func unmade(b *box, err error, keep bool, never func()) <-chan struct{} {
 	s, known := b.s, make(chan struct{})
 	if !store.IsUnlearned(err) {
 		s.forget(b.id)
@@ -439,9 +441,10 @@ func unmade(b *box, begun lifecycle.Event, err error, keep bool, never func()) <
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	res, _ := lifecycle.Step(b.sb.Record, begun, ids.Now())
-	b.sb.Record, b.sb.Rev, b.unsure = res.Record, 1, false
-	s.slots.Hold(b.sb)
+	if c := b.last.Drop(); c != nil {
+		b.sb = c.Sandbox
+		b.sb.Rev = 1
+	}
 	s.goOn(func(context.Context) {
 		defer close(known)
 		was, is := calls.Learn(asked{b}, keep, func() bool { return s.sleep(storeRetry) })
@@ -472,8 +475,7 @@ func (req CreateRequest) first(begun lifecycle.CreateRequested) lifecycle.Event 
 	return lifecycle.ImportRequested{Meta: begun.Meta, Settings: begun.Settings, Checkpoint: *begun.Checkpoint, Generation: 1, CreatedAt: ids.Now()}
 }
 
-// Judge returns why a create would be refused by what it asks for, whatever it
-// starts from.
+// Judge returns why a create would be refused by what it asks for, whatever it starts from.
 func Judge(s *Supervisor, req CreateRequest) error {
 	_, err := s.configOf(req, template.Template{})
 	return err

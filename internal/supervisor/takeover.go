@@ -55,6 +55,9 @@ func disown(b *box, server string) {
 	b.unserveLocked()
 	b.ended.Abandon(why)
 	b.bed.Follow(lifecycle.Record{State: lifecycle.Terminated})
+	if c := b.last.Drop(); c != nil && c.Refused != nil {
+		c.Refused()
+	}
 	_ = s.slots.Move(b.sb, store.Sandbox{Config: b.sb.Config}) // giving back never fails
 	s.EndServices(b.id)
 	s.replicas.Lost(b.id)

@@ -65,7 +65,7 @@ var layers = []layer{
 	{
 		name: "parts of the supervisor",
 		packages: []string{
-			"internal/supervisor/agentclient", "internal/supervisor/autopsy", "internal/supervisor/awake", "internal/supervisor/calls", "internal/supervisor/capacity", "internal/supervisor/capture", "internal/supervisor/checkpoint",
+			"internal/supervisor/agentclient", "internal/supervisor/autopsy", "internal/supervisor/awake", "internal/supervisor/calls", "internal/supervisor/capacity", "internal/supervisor/capture", "internal/supervisor/checkpoint", "internal/supervisor/commits",
 			"internal/supervisor/cost", "internal/supervisor/defaults", "internal/supervisor/disklimit", "internal/supervisor/events",
 			"internal/supervisor/fetch", "internal/supervisor/fields", "internal/supervisor/fitness", "internal/supervisor/greed", "internal/supervisor/ids", "internal/supervisor/insist",
 			"internal/supervisor/journal", "internal/supervisor/launch", "internal/supervisor/leases", "internal/supervisor/lightsleep", "internal/supervisor/merging",

@@ -210,7 +210,8 @@ func (m model) changes(s state, o *Op) (state, bool) {
 		return next, s.serves()
 	case terminated:
 		next = state{is: lifecycle.Terminated, generation: s.generation, reason: o.Reason, told: true}
-		expired := s.serves() && due && m.OnTimeout == lifecycle.Kill && o.Reason == lifecycle.TimeoutExpired
+		up := s.serves() || m.servers && s.phase == lifecycle.Pausing // which its server has not ended
+		expired := up && due && m.OnTimeout == lifecycle.Kill && o.Reason == lifecycle.TimeoutExpired
 		return next, s.is != lifecycle.Terminated && (expired || o.Reason == lifecycle.Killed || m.servers && s.endsWithServer(o.Reason))
 	}
 	if m.servers {

@@ -1,11 +1,21 @@
 package journal
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/drowse-dev/drowse/internal/lifecycle"
 	"github.com/drowse-dev/drowse/internal/store"
 )
+
+// Merge returns the lines and those of events, latest first, in the order of their times.
+func Merge(lines []Line, events []store.Event) []Line {
+	for _, e := range slices.Backward(events) {
+		lines = append(lines, LineOf(e))
+	}
+	slices.SortStableFunc(lines, func(a, b Line) int { return a.At.Compare(b.At) })
+	return lines
+}
 
 // LineOf says in a line what an entry of the event log says.
 func LineOf(e store.Event) Line {

@@ -4,6 +4,7 @@ package journal
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/drowse-dev/drowse/internal/agent/agentapi"
@@ -58,6 +60,8 @@ func (d Dir) file(id string) string { return filepath.Join(string(d), id) }
 // Journal is what is known of the log that one agent keeps. The file outlives
 // the server; it is not synced, so a power cut may take its last lines.
 type Journal struct {
+	asked atomic.Int64 // when the agent was asked last, in microseconds
+
 	mu   sync.Mutex // held while the agent is asked
 	inst runtime.Instance
 	seq  int64     // of the last line that is here, in the life of inst
@@ -65,15 +69,34 @@ type Journal struct {
 	gone bool      // the sandbox has ended
 }
 
-// Fetch asks the agent of a runtime for its lines after one of them, and keeps
+const (
+	// every is how long what an agent tells may stay with it alone, and within how long it may
+	// take to tell.
+	every, within = time.Minute, 2 * time.Second
+)
+
+// Due reports whether there may be lines that have been with the agent alone for long, of a
+// sandbox that was last used at a time.
+func (j *Journal) Due(used, now time.Time) bool {
+	asked := time.UnixMicro(j.asked.Load())
+	return used.After(asked) && now.Sub(asked) > every
+}
+
+// Fetch asks the agent of a runtime, if there is one, for its lines after one of them, and keeps
 // what is new of them. There may be nils among them.
-func (j *Journal) Fetch(d Dir, id string, inst runtime.Instance, ask func(after int64) ([]*agentapi.LogLine, error)) error {
+func (j *Journal) Fetch(ctx context.Context, d Dir, id string, inst runtime.Instance, ask func(ctx context.Context, after int64) ([]*agentapi.LogLine, error)) error {
+	if d == "" || inst == nil {
+		return nil
+	}
+	j.asked.Store(time.Now().UnixMicro())
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.inst != inst {
 		j.inst, j.seq = inst, 0
 	}
-	lines, err := ask(j.seq)
+	lines, err := ask(ctx, j.seq)
 	if err != nil {
 		return err
 	}
