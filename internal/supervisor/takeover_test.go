@@ -649,6 +649,14 @@ func TestHandOverRefused(t *testing.T) {
 	if err != nil || n != 2 {
 		t.Errorf("%v, after %d offers", err, n)
 	}
+
+	// One that ends meanwhile takes its copy with it.
+	killed := create(t, p.one, wakesUnnamed)
+	err = p.one.HandOver(t.Context(), killed, "two", "me", true, func(context.Context) error {
+		kill(t, p.one, killed)
+		return errdef.New(errdef.Conflict, "checkpoint_damaged", "the copy is damaged")
+	})
+	wantCode(t, err, "sandbox_terminated")
 }
 
 // TestHandOverEnds: what was paused to be moved runs on when its server has started again, or

@@ -147,6 +147,9 @@ func (t *Taker) handOver(ctx context.Context, gate Gate, id, to, actor string, t
 			return nil
 		}
 		if code := errdef.CodeOf(err); code != "record_changed" && code != "not_replicated" || n == tries {
+			if now, failed := t.o.Store.Sandbox(ctx, id); failed == nil { // it may have ended, and its copy with it
+				err = cmp.Or(now.Record.Over(), err)
+			}
 			return err
 		}
 	}
